@@ -184,6 +184,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         disk_latency_ns: 20_000,
         disk_bandwidth: 2_000_000_000,
         file_limits: Default::default(),
+        names_program: None,
         windows: Vec::new(),
         time_limit_ps: PATIENCE * 1_000_000_000_000,
         deadlock_ps: None,

@@ -7,6 +7,7 @@
 //! - [`choices`]: random decisions, drawn from a seed with the crate `arbitrary`.
 //! - [`json`], [`text`]: mutation of values whose schema is known, and of bytes.
 //! - [`traces`]: mutation of traces: decoded, changed field by field, and encoded with valid checksums.
+//! - [`elf`], [`dwarf`]: ELF files with debug information, changed field by field, and attacks on their readers.
 //! - [`targets`]: all readers.
 //! - [`meter`]: memory that a case takes.
 //! - [`campaign`]: long runs, in a worker process that is started again when a case has ended it (`scripts/fuzz`).
@@ -15,6 +16,8 @@
 
 pub mod campaign;
 pub mod choices;
+pub mod dwarf;
+pub mod elf;
 pub mod json;
 pub mod meter;
 pub mod targets;

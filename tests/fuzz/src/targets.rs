@@ -1,5 +1,6 @@
 //! Targets: all code that reads what users or other programs wrote.
 
+pub mod debug;
 mod files;
 mod profile;
 mod results;
@@ -52,6 +53,7 @@ pub const ALL: &[Target] = &[
     profile::PROFILE,
     snapshot::SNAPSHOT,
     zmtp::ZMTP,
+    debug::DEBUG,
 ];
 
 /// Returns the target with this name; None if it does not exist.

@@ -51,6 +51,7 @@ fn damaged_inputs_are_refused_or_read() {
         ("profile", 200),
         ("snapshot", 300),
         ("zmtp", 20),
+        ("debug", 300),
     ] {
         cases(name, count);
     }

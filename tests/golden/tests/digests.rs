@@ -84,6 +84,7 @@ fn config(files: &Path) -> ClusterConfig {
         disk_latency_ns: 20_000,
         disk_bandwidth: 2_000_000_000,
         file_limits: Default::default(),
+        names_program: None,
         windows: vec![
             window("time", Trigger::Time { ps: 10_000_000 }),
             window(

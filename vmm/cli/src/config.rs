@@ -64,6 +64,9 @@ pub fn counting(study: &Study) -> Result<Option<Arc<GuestCounting>>, Failure> {
     Ok(Some(Arc::new(GuestCounting::new(Arc::new(processor)))))
 }
 
+/// This program, which makes the names of guests' code in a process of its own.
+pub const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// Returns the configuration for a study. Builds the image if it is not in the cache, and reports the build's steps to `progress`. Setting
 /// `interrupted` ends a build.
 pub fn cluster(
@@ -124,6 +127,7 @@ pub fn cluster(
         disk_latency_ns: study.disk.latency.0 / 1000,
         disk_bandwidth: study.disk.bandwidth.0,
         file_limits: study.file_limits,
+        names_program: Some(THIS_PROGRAM.into()),
         windows: study.windows.clone(),
         time_limit_ps: study.time_limit.0,
         deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),

@@ -38,6 +38,7 @@ mod trace;
 mod worker;
 
 use clap::{CommandFactory, Parser};
+use nodescope_symbols::{SERVE_ARGUMENT, serve_names};
 
 use crate::args::{Args, Command};
 use crate::exit::Exit;
@@ -49,6 +50,13 @@ pub fn command() -> clap::Command {
 
 /// Runs the command that the command line of this process asks for, and returns the exit code.
 pub fn run() -> std::process::ExitCode {
+    // A process that is to make names of guests' code does nothing else, and has one thread.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == SERVE_ARGUMENT)
+    {
+        return serve_names();
+    }
     memory::report_out_of_memory();
     let args = match Args::try_parse() {
         Ok(args) => args,

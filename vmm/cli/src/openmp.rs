@@ -18,9 +18,11 @@ use nodescope_openmp::{
     Selection, TITLE,
 };
 use nodescope_report::PageSection;
+use nodescope_symbols::Names;
 use nodescope_trace::{Body, ProgramFinder, TraceError, TraceReader, Wait, WaitBuilder};
 
 use crate::args;
+use crate::config::THIS_PROGRAM;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::outlive_signals;
 use crate::terminal::{print, print_json};
@@ -98,7 +100,7 @@ pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
         mpi: mpi_time(&results)?,
         selections,
     };
-    let mut locator = CodeLocator::new(&args.files);
+    let mut locator = locator(&args.files, &results);
     let mut analysis = Analysis::new(records, &options, &mut locator);
     analysis.notes.append(&mut notes);
     if args.json {
@@ -200,6 +202,14 @@ fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
+/// Returns the locator of call sites in `folders`, among the files that guests have left in the results, and on this machine. Programs of
+/// guests are read in a process of its own.
+fn locator(folders: &[PathBuf], results: &[PathBuf]) -> CodeLocator {
+    let files: Vec<PathBuf> = results.iter().map(|path| path.join(FILES)).collect();
+    let names = Names::in_process(Path::new(THIS_PROGRAM));
+    CodeLocator::new(folders).among(&files).with(names)
+}
+
 /// Returns whether a results folder has records of the OpenMP tracer.
 pub fn has_records(results: &Path) -> bool {
     records_of(results).is_ok_and(|records| !records.is_empty())
@@ -223,7 +233,7 @@ pub fn section(results: &Path) -> Option<PageSection> {
             mpi: mpi_time(&results)?,
             ..Options::default()
         };
-        let mut analysis = Analysis::new(records, &options, &mut CodeLocator::new(&[]));
+        let mut analysis = Analysis::new(records, &options, &mut locator(&[], &results));
         analysis.notes.append(&mut notes);
         let markup = analysis.section();
         markup.map_err(|error| Failure::of(Exit::Host, &error))

@@ -196,10 +196,11 @@ fn builder(
     Ok((path, builder, cut))
 }
 
-/// Returns the programs of a trace's file, each with its sequences or with the reason why it has none.
-pub fn programs(
-    path: &Path,
-) -> Result<Vec<(MpiProgram, Result<Sequences, SequenceError>)>, TraceError> {
+/// A program of a trace, with its sequences or with the reason why it has none.
+type TracedProgram = (MpiProgram, Result<Sequences, SequenceError>);
+
+/// Returns the programs of a trace's file.
+pub fn programs(path: &Path) -> Result<Vec<TracedProgram>, TraceError> {
     let (builder, cut) = events(path, SequenceOptions::default())?;
     let mut programs = builder.finish_each();
     for (_, sequences) in &mut programs {

@@ -13,8 +13,8 @@ use nodescope_profile::{
     WindowProfile,
 };
 use nodescope_symbols::{
-    FileId, FilePage, GuestKernel, Location, MemoryFiles, Registers, RootImage, Sample, Sources,
-    Symbolizer, Unwinder,
+    Call, FileId, FilePage, GuestKernel, Location, MemoryFiles, Names, Registers, RootImage,
+    Sample, Sources,
 };
 
 /// Bytes of a page.
@@ -23,27 +23,32 @@ const PAGE: u64 = 4096;
 const OUTSIDE: &str = "[interrupts and translation]";
 /// Name of code whose file cannot be found.
 const UNKNOWN: &str = "[unknown]";
+/// Maximum sum of the bytes of the names of functions, files and inlined functions in a window's profile. Programs have some megabytes.
+const TEXT: usize = 256 << 20;
+/// Number of look-ups that are gathered for one request for names.
+const GATHERED: usize = 16 << 10;
 
 /// Finds the names of the code of all windows of a run.
 pub struct Attribution {
     /// Symbols of the guests' kernel; `Err` where the kernel cannot be read, with the reason, which becomes a note of each profile.
     kernel: Result<GuestKernel, String>,
     root: RootImage,
-    symbolizer: Symbolizer,
-    unwinder: Unwinder,
+    names: Names,
+    /// True once the log has said what does not restrict the process that makes names.
+    warned: bool,
 }
 
 impl Attribution {
-    /// Reads the guests' kernel from its file; `root` is the root image.
-    pub fn new(kernel: &FilePath, root: &FilePath) -> Self {
+    /// Reads the guests' kernel from its file; `root` is the root image. Names are made by `names`.
+    pub fn new(kernel: &FilePath, root: &FilePath, names: Names) -> Self {
         let kernel = std::fs::read(kernel)
             .map_err(|error| error.to_string())
             .and_then(|bytes| GuestKernel::new(&bytes).map_err(|error| error.to_string()));
         Self {
             kernel,
             root: RootImage::new(root),
-            symbolizer: Symbolizer::new(),
-            unwinder: Unwinder::new(),
+            names,
+            warned: false,
         }
     }
 
@@ -74,7 +79,7 @@ impl Attribution {
             kernel,
             memory: &memory,
             files: &files,
-            symbolizer: &mut self.symbolizer,
+            names: &mut self.names,
             pages: BTreeMap::new(),
             entered: BTreeMap::new(),
             functions: BTreeMap::new(),
@@ -92,9 +97,7 @@ impl Attribution {
                 node.index()
             ));
         }
-        let numbers: Vec<u32> = (0..blocks.blocks.len())
-            .map(|n| naming.block(into, n, &blocks.blocks[n]))
-            .collect();
+        let numbers = naming.blocks(into, &blocks.blocks);
         // Code that was decoded more than once is one block, whose counts are added up.
         let mut counted: BTreeMap<(u32, u32), BlockCounts> = BTreeMap::new();
         for (Context(context), block, counts) in &blocks.counts {
@@ -109,8 +112,8 @@ impl Attribution {
         });
         into.profile.counts.extend(counts);
         let mut paths: BTreeMap<(u32, Vec<u32>), u64> = BTreeMap::new();
-        for sample in samples {
-            let path = naming.path(into, &mut self.unwinder, sample);
+        let found = naming.paths(into, samples);
+        for (sample, path) in samples.iter().zip(found) {
             *paths.entry((sample.context.0, path)).or_default() += 1;
         }
         for ((context, functions), samples) in paths {
@@ -120,6 +123,13 @@ impl Attribution {
                 functions,
                 samples,
             });
+        }
+        for lost in self.names.take_lost() {
+            into.note(lost);
+        }
+        if let Some(gaps) = self.names.gaps().filter(|_| !self.warned) {
+            tracing::warn!("the process that makes names of guest code: not held: {gaps}");
+            self.warned = true;
         }
     }
 }
@@ -132,6 +142,8 @@ pub struct ProfileBuilder {
     functions: BTreeMap<Function, u32>,
     lines: BTreeMap<SourceLine, u32>,
     blocks: BTreeMap<BlockKey, u32>,
+    /// Sum of the bytes of names in the tables and of inlined functions.
+    text: usize,
 }
 
 /// Identity of a block on all nodes: module, offset, privilege, width of the code segment, machine code.
@@ -161,6 +173,7 @@ impl From<WindowProfile> for ProfileBuilder {
             functions: functions.zip(numbered(profile.functions.len())).collect(),
             lines: lines.zip(numbered(profile.lines.len())).collect(),
             blocks: blocks.zip(numbered(profile.blocks.len())).collect(),
+            text: 0,
             profile,
         }
     }
@@ -276,7 +289,93 @@ impl ProfileBuilder {
             file: line.file.clone(),
             line: line.line,
         };
+        if !self.lines.contains_key(&line) {
+            self.text += line.file.len();
+        }
         number(&mut self.lines, &mut self.profile.lines, line)
+    }
+
+    /// Returns the number of a block, and whether the block is new. A new block has no source lines yet.
+    fn block(
+        &mut self,
+        page: Option<&FilePage>,
+        block: &ProfiledBlock,
+        location: &Location,
+    ) -> (u32, bool) {
+        let offset = offset_of(page, block.address);
+        let (module, function) = self.function(page, location, offset);
+        let key = (
+            module,
+            offset,
+            block.kernel,
+            block.bits,
+            block.bytes.clone(),
+        );
+        if let Some(known) = self.blocks.get(&key) {
+            return (*known, false);
+        }
+        let number = self.profile.blocks.len() as u32;
+        self.blocks.insert(key, number);
+        self.profile.blocks.push(Block {
+            module,
+            offset,
+            address: block.address,
+            function,
+            kernel: block.kernel,
+            bits: block.bits,
+            bytes: block.bytes.clone(),
+            instructions: block.instructions,
+            loads: block.loads,
+            stores: block.stores,
+            flops: block.flops,
+            source_ranges: Vec::new(),
+        });
+        (number, true)
+    }
+
+    /// Adds the source lines of a block from the locations of its instructions.
+    fn add_source_ranges(&mut self, block: u32, locations: impl Iterator<Item = Location>) {
+        let mut source_ranges: Vec<SourceRange> = Vec::new();
+        for (instruction, mut location) in (0..).zip(locations) {
+            let names = location.inlined.iter().map(|frame| frame.function.len());
+            let text: usize = names.sum();
+            if self.is_full(text) {
+                location.inlined.clear();
+                location.line = None;
+            }
+            let range = SourceRange {
+                first: instruction,
+                line: location.line.as_ref().map(|line| self.line(line)),
+                inlined: (location.inlined.into_iter())
+                    .map(|frame| Inlined {
+                        called_from: frame.called_from.as_ref().map(|line| self.line(line)),
+                        function: frame.function,
+                    })
+                    .collect(),
+            };
+            let same = source_ranges
+                .last()
+                .is_some_and(|last| (last.line, &last.inlined) == (range.line, &range.inlined));
+            if !same {
+                self.text += text;
+                source_ranges.push(range);
+            }
+        }
+        if let Some(block) = self.profile.blocks.get_mut(block as usize) {
+            block.source_ranges = source_ranges;
+        }
+    }
+
+    /// Returns whether the profile has no room for so many more bytes of names. A note then says so.
+    fn is_full(&mut self, more: usize) -> bool {
+        let full = self.text + more > TEXT;
+        if full {
+            self.note(format!(
+                "some functions and lines have no names, since names would take more than {} MiB",
+                TEXT >> 20
+            ));
+        }
+        full
     }
 
     /// Returns the numbers of a location's module and function. `offset` is the start of a function without a symbol.
@@ -299,7 +398,7 @@ impl ProfileBuilder {
         let file = location.module.rsplit('/').next().unwrap_or_default();
         // Name of code without a symbol.
         let unnamed = format!("{file}+0x");
-        let function = Function {
+        let mut function = Function {
             module,
             name: location.function.clone(),
             start: location
@@ -307,6 +406,13 @@ impl ProfileBuilder {
                 .unwrap_or(if anonymous { 0 } else { offset }),
             named: !anonymous && !location.function.starts_with(&unnamed),
         };
+        if !self.functions.contains_key(&function) {
+            if self.is_full(function.name.len()) {
+                function.name = format!("{unnamed}{offset:x}");
+                function.named = false;
+            }
+            self.text += function.name.len();
+        }
         let function = number(&mut self.functions, &mut self.profile.functions, function);
         (module, function)
     }
@@ -331,7 +437,7 @@ struct Naming<'a> {
     kernel: Option<&'a GuestKernel>,
     memory: &'a dyn nodescope_symbols::PhysicalMemory,
     files: &'a Sources<'a>,
-    symbolizer: &'a mut Symbolizer,
+    names: &'a mut Names,
     /// Files or other memory, by number of the physical page; `None` where a page's contents are unknown.
     pages: BTreeMap<u64, Option<FilePage>>,
     /// Physical addresses of pages of code that were executed, by address space and number of the linear page.
@@ -339,6 +445,9 @@ struct Naming<'a> {
     /// Numbers of functions, by address space and linear address.
     functions: BTreeMap<(u64, u64), u32>,
 }
+
+/// Code at a linear address of an address space, and its file or other memory.
+type Site = (u64, u64, FilePage);
 
 impl Naming<'_> {
     /// Returns the file, or other memory, to which a byte at a physical address belongs; `None` where it is unknown.
@@ -349,150 +458,197 @@ impl Naming<'_> {
                 .file_of(memory, physical / PAGE * PAGE)
                 .map(without_mapping)
         });
-        page.clone().map(|page| behind(page, physical % PAGE))
+        page.clone().map(|page| page.behind(physical % PAGE))
     }
 
-    fn locate(&mut self, page: Option<&FilePage>, code: &[u8]) -> Location {
-        match (self.kernel, page) {
-            (Some(kernel), Some(page)) => {
-                self.symbolizer
-                    .locate_page(self.files, kernel, self.memory, page, code)
+    /// Names code in pages. Each page comes with the executed bytes.
+    fn locate(&mut self, pages: &[(Option<&FilePage>, &[u8])]) -> Vec<Location> {
+        let Some(kernel) = self.kernel else {
+            return vec![unknown(UNKNOWN); pages.len()];
+        };
+        let known = pages
+            .iter()
+            .filter_map(|(page, code)| Some(((*page)?, *code)));
+        let known: Vec<(&FilePage, &[u8])> = known.collect();
+        let found = self
+            .names
+            .locate_pages(self.files, kernel, self.memory, &known);
+        let mut found = found.into_iter();
+        let next = |(page, _): &(Option<&FilePage>, &[u8])| match page {
+            Some(_) => found.next().unwrap_or_else(|| unknown(UNKNOWN)),
+            None => unknown(UNKNOWN),
+        };
+        pages.iter().map(next).collect()
+    }
+
+    /// Returns the numbers of blocks in the profile. Adds blocks that are missing. Index 0 stands for costs outside blocks.
+    fn blocks(&mut self, into: &mut ProfileBuilder, blocks: &[ProfiledBlock]) -> Vec<u32> {
+        let mut numbers = Vec::with_capacity(blocks.len());
+        for (n, blocks) in blocks.chunks(GATHERED).enumerate() {
+            let pages = self.block_pages(blocks, n == 0);
+            let places = pages.iter().zip(blocks);
+            let places: Vec<_> = places
+                .map(|(page, block)| (page.as_ref(), &block.bytes[..]))
+                .collect();
+            let mut locations = self.locate(&places);
+            if n == 0
+                && let Some(first) = locations.first_mut()
+            {
+                *first = unknown(OUTSIDE);
             }
-            _ => unknown(UNKNOWN),
+            let mut new = Vec::new();
+            for ((block, page), location) in blocks.iter().zip(pages).zip(locations) {
+                let (number, added) = into.block(page.as_ref(), block, &location);
+                numbers.push(number);
+                // Without debugging information, no instruction of the file has a line.
+                if added
+                    && location.line.is_some()
+                    && block.bits != 0
+                    && let Some(page) = page
+                {
+                    new.push((number, block, page, location));
+                }
+            }
+            self.source_ranges(into, &new);
         }
+        numbers
     }
 
-    /// Returns the number of a block in the profile. Adds the block if it is missing. Index 0 stands for costs outside blocks.
-    fn block(&mut self, into: &mut ProfileBuilder, index: usize, block: &ProfiledBlock) -> u32 {
-        let (page, location) = if index == 0 {
-            (None, unknown(OUTSIDE))
-        } else {
-            let page = self.page(block.physical);
-            let location = self.locate(page.as_ref(), &block.bytes);
+    /// Returns the files or other memory of blocks, and notes where the blocks were executed from. The first block stands for costs
+    /// outside blocks if `outside` is true.
+    fn block_pages(&mut self, blocks: &[ProfiledBlock], outside: bool) -> Vec<Option<FilePage>> {
+        let mut pages = Vec::with_capacity(blocks.len());
+        for (n, block) in blocks.iter().enumerate() {
+            if outside && n == 0 {
+                pages.push(None);
+                continue;
+            }
+            pages.push(self.page(block.physical));
             let key = (block.address_space, block.address / PAGE);
             self.entered.insert(key, block.physical / PAGE * PAGE);
-            (page, location)
-        };
-        let offset = offset_of(page.as_ref(), block.address);
-        let (module, function) = into.function(page.as_ref(), &location, offset);
-        let key = (
-            module,
-            offset,
-            block.kernel,
-            block.bits,
-            block.bytes.clone(),
-        );
-        if let Some(known) = into.blocks.get(&key) {
-            return *known;
         }
-        let source_ranges = self.source_ranges(into, page.as_ref(), block, location);
-        let number = into.profile.blocks.len() as u32;
-        into.blocks.insert(key, number);
-        into.profile.blocks.push(Block {
-            module,
-            offset,
-            address: block.address,
-            function,
-            kernel: block.kernel,
-            bits: block.bits,
-            bytes: block.bytes.clone(),
-            instructions: block.instructions,
-            loads: block.loads,
-            stores: block.stores,
-            flops: block.flops,
-            source_ranges,
-        });
-        number
+        pages
     }
 
-    /// Returns the source lines of a block's instructions, as ranges with the same line and the same inlined functions. `first` is the
-    /// location of the first instruction.
+    /// Adds the source lines of new blocks' instructions, as ranges with the same line and the same inlined functions. Each block comes
+    /// with its number, its page, and the location of its first instruction.
     fn source_ranges(
         &mut self,
         into: &mut ProfileBuilder,
-        page: Option<&FilePage>,
-        block: &ProfiledBlock,
-        first: Location,
-    ) -> Vec<SourceRange> {
-        // Without debugging information, no instruction of the file has a line.
-        if first.line.is_none() || block.bits == 0 {
-            return Vec::new();
-        }
-        let Some(page) = page else {
-            return Vec::new();
-        };
-        let mut source_ranges: Vec<SourceRange> = Vec::new();
-        let mut decoder = Decoder::new(block.bits.into(), &block.bytes, DecoderOptions::NONE);
-        for instruction in 0..block.instructions {
-            let at = decoder.position();
-            if !decoder.can_decode() {
-                break;
+        new: &[(u32, &ProfiledBlock, FilePage, Location)],
+    ) {
+        // The instructions of several blocks are looked up together.
+        let mut from = 0;
+        while from < new.len() {
+            let mut pages = Vec::new();
+            let mut to = from;
+            while to < new.len() && pages.len() < GATHERED {
+                let (_, block, page, _) = &new[to];
+                for (at, end) in instructions(block).skip(1) {
+                    pages.push((page.clone().behind(at as u64), &block.bytes[at..end]));
+                }
+                to += 1;
             }
-            let _ = decoder.decode();
-            let code = &block.bytes[at..decoder.position()];
-            let location = if at == 0 {
-                first.clone()
-            } else {
-                self.locate(Some(&behind(page.clone(), at as u64)), code)
-            };
-            let range = SourceRange {
-                first: instruction,
-                line: location.line.as_ref().map(|line| into.line(line)),
-                inlined: location
-                    .inlined
-                    .iter()
-                    .map(|frame| Inlined {
-                        function: frame.function.clone(),
-                        called_from: frame.called_from.as_ref().map(|line| into.line(line)),
-                    })
-                    .collect(),
-            };
-            let same = source_ranges
-                .last()
-                .is_some_and(|last| (last.line, &last.inlined) == (range.line, &range.inlined));
-            if !same {
-                source_ranges.push(range);
+            let places: Vec<_> = pages
+                .iter()
+                .map(|(page, code)| (Some(page), *code))
+                .collect();
+            let mut found = self.locate(&places).into_iter();
+            for (number, block, _, first) in &new[from..to] {
+                let count = instructions(block).count();
+                let rest = found.by_ref().take(count.saturating_sub(1));
+                let locations = std::iter::once(first.clone()).take(count).chain(rest);
+                into.add_source_ranges(*number, locations);
             }
+            from = to;
         }
-        source_ranges
     }
 
-    /// Returns the numbers of the functions on the stack of a sample, outermost first.
-    fn path(
-        &mut self,
-        into: &mut ProfileBuilder,
-        unwinder: &mut Unwinder,
-        sample: &StackSample,
-    ) -> Vec<u32> {
-        let space = sample.address_space;
-        let mut path = Vec::new();
-        if let Some(user) = &sample.user {
+    /// Returns the numbers of the functions on the stack of each sample, outermost first.
+    fn paths(&mut self, into: &mut ProfileBuilder, samples: &[StackSample]) -> Vec<Vec<u32>> {
+        let callers = self.callers(samples);
+        let mut sites: Vec<Vec<Site>> = Vec::new();
+        for (sample, callers) in samples.iter().zip(callers) {
+            let space = sample.address_space;
+            let mut path = Vec::new();
+            for call in callers.into_iter().rev() {
+                // The byte before the return address decides: a call may be the last instruction of its function.
+                let at = call.address.wrapping_sub(1);
+                path.push((space, at, without_mapping(call.page)));
+            }
+            let ips = [sample.user.as_ref().map(|user| user.ip), sample.kernel_ip];
+            for ip in ips.into_iter().flatten() {
+                path.extend(self.page_at(space, ip).map(|page| (space, ip, page)));
+            }
+            sites.push(path);
+        }
+        let mut located = self.name_sites(sites.iter().flatten());
+        let paths = sites.into_iter().map(|path| {
+            let mut functions = Vec::with_capacity(path.len().max(1));
+            for (space, at, page) in path {
+                if let Some(location) = located.remove(&(space, at)) {
+                    let offset = offset_of(Some(&page), at);
+                    let (_, function) = into.function(Some(&page), &location, offset);
+                    self.functions.insert((space, at), function);
+                }
+                functions.extend(self.functions.get(&(space, at)));
+            }
+            if functions.is_empty() {
+                functions.push(into.function(None, &unknown(UNKNOWN), 0).1);
+            }
+            functions
+        });
+        paths.collect()
+    }
+
+    /// Returns the calls on the stack of each sample, innermost first.
+    fn callers(&mut self, samples: &[StackSample]) -> Vec<Vec<Call>> {
+        let user = samples.iter().filter_map(|sample| {
+            let user = sample.user.as_ref()?;
             let registers = Registers {
                 ip: user.ip,
                 sp: user.sp,
                 bp: user.bp,
             };
-            let copied = Sample {
-                registers,
-                stack: &user.stack,
-            };
-            let files = self.files;
-            let callers =
-                unwinder.unwind(files, &copied, &mut |address| self.page_at(space, address));
-            for call in callers.iter().rev() {
-                // The byte before the return address decides: a call may be the last instruction of its function.
-                let at = call.address.wrapping_sub(1);
-                path.push(self.function_in(into, space, at, &without_mapping(call.page.clone())));
+            let stack = &user.stack;
+            Some((sample.address_space, Sample { registers, stack }))
+        });
+        let user: Vec<_> = user.collect();
+        // `names` must not be borrowed with the rest, which finds pages.
+        let files = self.files;
+        let mut names = std::mem::replace(self.names, Names::here());
+        let mut resolve = |space, address| self.page_at(space, address);
+        let mut found = names.unwind(files, &user, &mut resolve).into_iter();
+        *self.names = names;
+        let callers = samples.iter().map(|sample| match sample.user {
+            Some(_) => found.next().unwrap_or_default(),
+            None => Vec::new(),
+        });
+        callers.collect()
+    }
+
+    /// Names the sites whose function has no number yet, by address space and linear address.
+    fn name_sites<'s>(
+        &mut self,
+        sites: impl Iterator<Item = &'s Site>,
+    ) -> BTreeMap<(u64, u64), Location> {
+        let mut wanted: BTreeMap<(u64, u64), &FilePage> = BTreeMap::new();
+        for (space, at, page) in sites {
+            if !self.functions.contains_key(&(*space, *at)) {
+                wanted.entry((*space, *at)).or_insert(page);
             }
-            path.extend(self.function_at(into, space, user.ip));
         }
-        if let Some(ip) = sample.kernel_ip {
-            path.extend(self.function_at(into, space, ip));
+        let wanted: Vec<_> = wanted.into_iter().collect();
+        let mut located = BTreeMap::new();
+        for wanted in wanted.chunks(GATHERED) {
+            let places: Vec<_> = wanted
+                .iter()
+                .map(|(_, page)| (Some(*page), &[][..]))
+                .collect();
+            let found = self.locate(&places);
+            located.extend(wanted.iter().map(|(key, _)| *key).zip(found));
         }
-        if path.is_empty() {
-            path.push(into.function(None, &unknown(UNKNOWN), 0).1);
-        }
-        path
+        located
     }
 
     /// Returns the file, or other memory, at a linear address. Takes the physical page that blocks were executed from, or else translates
@@ -504,34 +660,6 @@ impl Naming<'_> {
             None => nodescope_symbols::translate(self.memory, space, linear)?,
         };
         self.page(physical)
-    }
-
-    /// Returns the number of the function at a linear address; `None` where the memory there is unknown.
-    fn function_at(&mut self, into: &mut ProfileBuilder, space: u64, linear: u64) -> Option<u32> {
-        if let Some(known) = self.functions.get(&(space, linear)) {
-            return Some(*known);
-        }
-        let page = self.page_at(space, linear)?;
-        Some(self.function_in(into, space, linear, &page))
-    }
-
-    /// Returns the number of the function at a linear address, whose file or memory is `page`.
-    fn function_in(
-        &mut self,
-        into: &mut ProfileBuilder,
-        space: u64,
-        linear: u64,
-        page: &FilePage,
-    ) -> u32 {
-        if let Some(known) = self.functions.get(&(space, linear)) {
-            return *known;
-        }
-        let location = self.locate(Some(page), &[]);
-        let function = into
-            .function(Some(page), &location, offset_of(Some(page), linear))
-            .1;
-        self.functions.insert((space, linear), function);
-        function
     }
 }
 
@@ -555,29 +683,16 @@ fn without_mapping(page: FilePage) -> FilePage {
     }
 }
 
-/// Returns the page's location moved forward by so many bytes.
-fn behind(page: FilePage, bytes: u64) -> FilePage {
-    match page {
-        FilePage::File { file, offset } => FilePage::File {
-            file,
-            offset: offset + bytes,
-        },
-        FilePage::Anonymous => FilePage::Anonymous,
-        FilePage::Kernel { address } => FilePage::Kernel {
-            address: address + bytes,
-        },
-        FilePage::Module {
-            name,
-            module,
-            address,
-            offset,
-        } => FilePage::Module {
-            name,
-            module,
-            address: address + bytes,
-            offset: offset + bytes,
-        },
-    }
+/// Returns the beginning and the end of each instruction in a block's bytes.
+fn instructions(block: &ProfiledBlock) -> impl Iterator<Item = (usize, usize)> {
+    let mut decoder = Decoder::new(block.bits.into(), &block.bytes, DecoderOptions::NONE);
+    (0..block.instructions).map_while(move |_| {
+        let at = decoder.position();
+        decoder.can_decode().then(|| {
+            let _ = decoder.decode();
+            (at, decoder.position())
+        })
+    })
 }
 
 #[cfg(test)]

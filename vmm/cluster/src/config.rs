@@ -106,6 +106,9 @@ pub struct ClusterConfig {
     pub disk_bandwidth: u64,
     /// Limits of the files that guests may put among the results.
     pub file_limits: FileLimits,
+    /// Program that makes the names of windows' code in a process of its own ([`nodescope_symbols::Names::in_process`]); `None`: this
+    /// process makes them, within the limits of that crate.
+    pub names_program: Option<PathBuf>,
     /// Measurement windows of the study.
     pub windows: Vec<WindowSpec>,
     /// Virtual time at which the study ends at the latest, picoseconds.

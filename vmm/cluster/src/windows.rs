@@ -9,6 +9,7 @@ use nodescope_window::{
 };
 
 use nodescope_profile::{ProfilesFile, WindowProfile};
+use nodescope_symbols::Names;
 
 use crate::attribution::{Attribution, ProfileBuilder};
 use crate::config::ClusterConfig;
@@ -57,9 +58,13 @@ impl WindowCode<'_> {
             return;
         };
         let config = self.config;
-        let attribution = self
-            .attribution
-            .get_or_insert_with(|| Attribution::new(&config.kernel, &config.root));
+        let attribution = self.attribution.get_or_insert_with(|| {
+            let names = match &config.names_program {
+                Some(program) => Names::in_process(program),
+                None => Names::here(),
+            };
+            Attribution::new(&config.kernel, &config.root, names)
+        });
         let mut profile = ProfileBuilder::new(&name);
         for (index, counted) in &nodes {
             if let Some((blocks, samples)) = counted {

@@ -24,6 +24,14 @@ pub trait Files {
         let _ = path;
         None
     }
+
+    /// Reads the contents of a file in the same folder as another file, or in a folder there: `name` is the path from this folder. By
+    /// default, reads the file by its path in the guest.
+    fn read_beside(&self, file: &FileId, name: &str) -> Option<Arc<[u8]>> {
+        let path = file.guest_path();
+        let (folder, _) = path.rsplit_once('/')?;
+        self.read_path(&format!("{folder}/{name}"))
+    }
 }
 
 impl FileId {
@@ -66,6 +74,11 @@ impl RootImage {
 impl Files for RootImage {
     fn read(&self, file: &FileId) -> Option<Arc<[u8]>> {
         (file.file_system == "ext4").then(|| self.read_path(&file.path))?
+    }
+
+    fn read_beside(&self, file: &FileId, name: &str) -> Option<Arc<[u8]>> {
+        let (folder, _) = file.path.rsplit_once('/')?;
+        (file.file_system == "ext4").then(|| self.read_path(&format!("{folder}/{name}")))?
     }
 
     fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
@@ -147,6 +160,13 @@ impl Files for MemoryFiles<'_> {
         };
         Some(bytes.into())
     }
+
+    fn read_beside(&self, file: &FileId, name: &str) -> Option<Arc<[u8]>> {
+        let beside = file
+            .in_memory()
+            .then(|| self.kernel.beside(self.memory, file, name))?;
+        self.read(&beside?)
+    }
 }
 
 /// List of sources. The contents of a file come from the first source that has the file.
@@ -160,5 +180,10 @@ impl Files for Sources<'_> {
 
     fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
         self.0.iter().find_map(|source| source.read_path(path))
+    }
+
+    fn read_beside(&self, file: &FileId, name: &str) -> Option<Arc<[u8]>> {
+        let mut sources = self.0.iter();
+        sources.find_map(|source| source.read_beside(file, name))
     }
 }

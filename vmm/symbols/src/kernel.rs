@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::btf::Types;
 use crate::error::KernelError;
 use crate::image::{KernelImage, Segment};
@@ -26,9 +28,11 @@ const VDSO: u64 = 1 << 20;
 /// Maximum length of a directory entry's name (`NAME_MAX`), and of a path (`PATH_MAX`), bytes.
 const NAME_MAX: u32 = 255;
 const PATH_MAX: usize = 4096;
+/// Maximum number of entries of a folder that a search examines.
+const ENTRIES: usize = 1 << 16;
 
 /// A file of the guest.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileId {
     /// Type of the file system with the file, such as `ext4` or `tmpfs`.
     pub file_system: String,
@@ -62,7 +66,7 @@ impl FileId {
 }
 
 /// Origin of a page of code: a file, the kernel, a module, or memory without a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FilePage {
     /// A page of a file.
     File {
@@ -89,6 +93,33 @@ pub enum FilePage {
         /// Offset of the requested byte from the module's first byte in memory.
         offset: u64,
     },
+}
+
+impl FilePage {
+    /// Returns the page's location moved forward by so many bytes.
+    pub fn behind(self, bytes: u64) -> FilePage {
+        match self {
+            FilePage::File { file, offset } => FilePage::File {
+                file,
+                offset: offset.saturating_add(bytes),
+            },
+            FilePage::Anonymous => FilePage::Anonymous,
+            FilePage::Kernel { address } => FilePage::Kernel {
+                address: address.saturating_add(bytes),
+            },
+            FilePage::Module {
+                name,
+                module,
+                address,
+                offset,
+            } => FilePage::Module {
+                name,
+                module,
+                address: address.saturating_add(bytes),
+                offset: offset.saturating_add(bytes),
+            },
+        }
+    }
 }
 
 /// The kernel that a guest runs: layout of its structures, its symbols, and its addresses in memory.
@@ -269,6 +300,57 @@ impl GuestKernel {
             mapping,
             deleted: self.half(memory, inode.wrapping_add(layout.links))? == 0,
         })
+    }
+
+    /// Finds a file by its path from the folder of another file, on the same file system. The kernel keeps all entries of a `tmpfs` in
+    /// memory.
+    pub(crate) fn beside(
+        &self,
+        memory: &dyn PhysicalMemory,
+        file: &FileId,
+        path: &str,
+    ) -> Option<FileId> {
+        let (inodes, layout) = (&self.layout.inode, &self.layout.dentry);
+        let inode = self.word(memory, file.mapping.wrapping_add(inodes.host))?;
+        let number = self.word(memory, inode.wrapping_add(inodes.number))?;
+        let alias = self.word(memory, inode.wrapping_add(inodes.aliases))?;
+        if alias == 0 || number != file.inode {
+            return None;
+        }
+        let dentry = alias.wrapping_sub(layout.alias);
+        let mut entry = self.word(memory, dentry.wrapping_add(layout.parent))?;
+        for name in path.split('/') {
+            entry = self.entry(memory, entry, name.as_bytes())?;
+        }
+        let inode = self.word(memory, entry.wrapping_add(layout.inode))?;
+        let mapping = self.word(memory, inode.wrapping_add(inodes.mapping))?;
+        let found = self.file(memory, mapping)?;
+        let here = |file: &FileId| (file.file_system.clone(), file.device.clone());
+        (here(&found) == here(file)).then_some(found)
+    }
+
+    /// Finds the entry with this name in a folder.
+    fn entry(&self, memory: &dyn PhysicalMemory, folder: u64, name: &[u8]) -> Option<u64> {
+        let layout = &self.layout.dentry;
+        let head = folder.wrapping_add(layout.children);
+        let mut link = self.word(memory, head)?;
+        for _ in 0..ENTRIES {
+            if link == head {
+                break;
+            }
+            let entry = link.wrapping_sub(layout.child);
+            let len = self.half(memory, entry.wrapping_add(layout.len))?;
+            if len as usize == name.len() {
+                let mut bytes = vec![0; name.len()];
+                let at = self.word(memory, entry.wrapping_add(layout.name))?;
+                self.read(memory, at, &mut bytes)?;
+                if bytes == name {
+                    return Some(entry);
+                }
+            }
+            link = self.word(memory, link)?;
+        }
+        None
     }
 
     /// Finds the path of an inode from the root of its file system, by its first name.

@@ -50,6 +50,10 @@ pub(crate) struct Dentry {
     pub parent: u64,
     pub len: u64,
     pub name: u64,
+    pub inode: u64,
+    /// Head of the list of a folder's entries, and the link of an entry in this list.
+    pub children: u64,
+    pub child: u64,
 }
 
 /// Layout of `struct mount`.
@@ -137,6 +141,9 @@ impl Layout {
                 parent: at("dentry", "d_parent")?,
                 len: at("dentry", "d_name.len")?,
                 name: at("dentry", "d_name.name")?,
+                inode: at("dentry", "d_inode")?,
+                children: at("dentry", "d_subdirs")?,
+                child: at("dentry", "d_child")?,
             },
             mount: Mount {
                 first: at("super_block", "s_mounts")?,

@@ -1,29 +1,19 @@
 //! Function, inlined functions and source line of an offset in a file.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use addr2line::Context;
-use gimli::{EndianArcSlice, LittleEndian};
+use serde::{Deserialize, Serialize};
 
-use crate::elf::Elf;
+use crate::debug::DebugInfo;
+use crate::demangle::demangle;
+use crate::elf::{Elf, Function};
 use crate::files::Files;
 use crate::kernel::{FileId, FilePage, GuestKernel};
+use crate::limits::{AllSteps, KEPT, Limit, Lost, NAMES, SYMBOL, all_steps, cut};
 use crate::memory::PhysicalMemory;
 
-/// Maximum number of frames of one address, inlined functions included.
-const INLINED: usize = 64;
-/// Folder in which Debian's packages put debug information.
-const DEBUG: &str = "/usr/lib/debug/.build-id";
-
-/// Maximum sum of the bytes of the files that a [`Symbolizer`] keeps. Code of further files gets no names. The limit exists because a guest
-/// may have huge files that consist of holes.
-const MOST_BYTES: u64 = 4 << 30;
-
-type Reader = EndianArcSlice<LittleEndian>;
-
 /// Line of a source file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceLine {
     /// Path of the source file, as the compiler has written it.
     pub file: String,
@@ -32,7 +22,7 @@ pub struct SourceLine {
 }
 
 /// A function that the compiler has inlined into another function.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
     /// Name of the inlined function.
     pub function: String,
@@ -41,7 +31,7 @@ pub struct Frame {
 }
 
 /// Names for an address of code.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
     /// Path of the file in the guest, or `[kernel]`, `[vdso]`, `[anonymous]`, or a module's name in brackets.
     pub module: String,
@@ -64,7 +54,8 @@ pub struct Location {
 }
 
 impl Location {
-    fn unnamed(module: &str, offset: u64, verified: bool) -> Self {
+    /// Returns the location of code without names: the file's name and the offset.
+    pub(crate) fn unnamed(module: &str, offset: u64, verified: bool) -> Self {
         Self {
             module: module.into(),
             build_id: None,
@@ -81,77 +72,17 @@ impl Location {
     }
 }
 
-/// A file with its debug information.
-struct Module {
-    elf: Elf,
-    context: Option<Context<Reader>>,
-}
-
-/// Symbolizer of offsets in files. Each file is read once.
-///
-/// Several nodes may share a symbolizer. If nodes have different files with the same [`FileId`], the symbolizer uses the first file that it
-/// reads, and locations in the other nodes' files are unverified.
-#[derive(Default)]
-pub struct Symbolizer {
-    modules: BTreeMap<FileId, Option<Module>>,
-    /// Sum of the bytes of the files in `modules`.
-    kept: u64,
-}
-
-impl Symbolizer {
-    /// Creates a symbolizer that has read no file yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Names an offset in a file. `code` has the bytes that were executed at the offset. If the file has other bytes, the location is
-    /// unverified and has the file's name and the offset only. If `code` is empty, the location is unverified, but names are looked up.
-    pub fn locate(
-        &mut self,
-        files: &dyn Files,
-        file: &FileId,
-        offset: u64,
-        code: &[u8],
-    ) -> Location {
-        let kept = &mut self.kept;
-        let module = self.modules.entry(file.clone()).or_insert_with(|| {
-            let bytes = files.read(file)?;
-            let size = bytes.len() as u64;
-            if *kept + size > MOST_BYTES {
-                return None;
-            }
-            let module = Module::new(files, bytes)?;
-            *kept += size;
-            Some(module)
-        });
-        locate(module.as_ref(), &file.guest_path(), offset, code)
-    }
-
-    /// Names a link-time address of a file, such as a call site that a program has recorded. The location is unverified: the caller must
-    /// compare build ids. If the file is missing or has no code at the address, the name consists of the file's name and the address.
-    pub fn locate_address(&mut self, files: &dyn Files, file: &FileId, address: u64) -> Location {
-        let unknown = self.locate(files, file, 0, &[]);
-        let module = self.modules.get(file).and_then(Option::as_ref);
-        match module.and_then(|module| module.elf.offset(address)) {
-            Some(offset) => locate(module, &file.guest_path(), offset, &[]),
-            None => Location {
-                build_id: unknown.build_id,
-                ..Location::unnamed(&file.guest_path(), address, false)
-            },
-        }
-    }
-
-    /// Names the code in a page that [`GuestKernel::file_of`] has found. The symbols of kernel modules are read from `memory`.
-    pub fn locate_page(
-        &mut self,
-        files: &dyn Files,
+impl Location {
+    /// Names code of the kernel, of its modules, and of memory without a file. Code of a file has no name here.
+    pub(crate) fn outside_files(
         kernel: &GuestKernel,
         memory: &dyn PhysicalMemory,
         page: &FilePage,
-        code: &[u8],
     ) -> Location {
         match page {
-            FilePage::File { file, offset } => self.locate(files, file, *offset, code),
+            FilePage::File { file, offset } => {
+                Location::unnamed(&file.guest_path(), *offset, false)
+            }
             FilePage::Anonymous => Location {
                 function: "[anonymous]".into(),
                 ..Location::unnamed("[anonymous]", 0, false)
@@ -186,43 +117,172 @@ impl Symbolizer {
     }
 }
 
-fn locate(module: Option<&Module>, name: &str, offset: u64, code: &[u8]) -> Location {
-    let Some(module) = module else {
-        return Location::unnamed(name, offset, false);
-    };
-    let build_id = module.elf.build_id.clone();
-    if !module.elf.holds(offset, code) {
-        return Location::unnamed(name, offset, false);
+/// A file with its debug information.
+struct Module {
+    elf: Elf,
+    debug: Option<DebugInfo>,
+    /// Names as the source has them, by the names that symbols and debug information have.
+    names: BTreeMap<String, String>,
+    /// Sum of the bytes of `names`.
+    names_len: usize,
+}
+
+/// Symbolizer of offsets in files. Each file is read once.
+///
+/// Several nodes may share a symbolizer. If nodes have different files with the same [`FileId`], the symbolizer uses the first file that it
+/// reads, and locations in the other nodes' files are unverified.
+///
+/// Files need not be trusted. A file that exceeds a limit ([`Limit`]) has no names from then on, and [`Symbolizer::take_lost`] says so. One
+/// thing alone has no limit that counts: a mangled name of C++ may take up to about a tenth of a second. Programs that read files of others
+/// use [`Names`](crate::Names) with a process of its own.
+pub struct Symbolizer {
+    modules: BTreeMap<FileId, Option<Module>>,
+    /// Sum of the bytes of the files in `modules`, and of their unpacked sections.
+    kept: u64,
+    steps: AllSteps,
+    lost: Vec<Lost>,
+}
+
+impl Default for Symbolizer {
+    fn default() -> Self {
+        Self {
+            modules: BTreeMap::new(),
+            kept: 0,
+            steps: all_steps(),
+            lost: Vec::new(),
+        }
     }
-    let location = Location {
-        build_id,
-        ..Location::unnamed(name, offset, !code.is_empty())
-    };
-    match module.elf.address(offset) {
-        Some(address) => module.locate(location, address),
-        None => location,
+}
+
+impl Symbolizer {
+    /// Creates a symbolizer that has read no file yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the files that have lost their names since the last call.
+    pub fn take_lost(&mut self) -> Vec<Lost> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Names an offset in a file. `code` has the bytes that were executed at the offset. If the file has other bytes, the location is
+    /// unverified and has the file's name and the offset only. If `code` is empty, the location is unverified, but names are looked up.
+    pub fn locate(
+        &mut self,
+        files: &dyn Files,
+        file: &FileId,
+        offset: u64,
+        code: &[u8],
+    ) -> Location {
+        let name = file.guest_path();
+        self.find(files, file, |module| {
+            module.locate_offset(&name, offset, code)
+        })
+        .unwrap_or_else(|| Location::unnamed(&name, offset, false))
+    }
+
+    /// Names a link-time address of a file, such as a call site that a program has recorded. The location is unverified: the caller must
+    /// compare build ids. If the file is missing or has no code at the address, the name consists of the file's name and the address.
+    pub fn locate_address(&mut self, files: &dyn Files, file: &FileId, address: u64) -> Location {
+        let name = file.guest_path();
+        let found = self.find(files, file, |module| match module.elf.offset(address) {
+            Some(offset) => module.locate_offset(&name, offset, &[]),
+            None => Ok(Location {
+                build_id: module.elf.build_id.clone(),
+                ..Location::unnamed(&name, address, false)
+            }),
+        });
+        found.unwrap_or_else(|| Location::unnamed(&name, address, false))
+    }
+
+    /// Reads a file at its first look-up, and looks something up in it. Returns `None` for a file that is missing or has exceeded a limit.
+    fn find(
+        &mut self,
+        files: &dyn Files,
+        file: &FileId,
+        look: impl FnOnce(&mut Module) -> Result<Location, Limit>,
+    ) -> Option<Location> {
+        let mut limit = None;
+        if !self.modules.contains_key(file) {
+            let module = self.read(files, file).unwrap_or_else(|exceeded| {
+                limit = Some(exceeded);
+                None
+            });
+            self.modules.insert(file.clone(), module);
+        }
+        let module = self.modules.get_mut(file)?;
+        let found = module.as_mut().map(look).transpose();
+        let found = found.unwrap_or_else(|exceeded| {
+            limit = Some(exceeded);
+            None
+        });
+        if let Some(limit) = limit {
+            *module = None;
+            let module = file.guest_path();
+            self.lost.push(Lost { module, limit });
+        }
+        found
+    }
+
+    fn read(&mut self, files: &dyn Files, file: &FileId) -> Result<Option<Module>, Limit> {
+        let Some(bytes) = files.read(file) else {
+            return Ok(None);
+        };
+        let left = KEPT - self.kept;
+        if bytes.len() as u64 > left {
+            return Err(Limit::Kept);
+        }
+        let Some(elf) = Elf::new(bytes)? else {
+            return Ok(None);
+        };
+        let left = left - elf.len();
+        let (elf, debug, kept) = DebugInfo::of(files, file, elf, left, &self.steps)?;
+        self.kept += kept;
+        Ok(Some(Module {
+            elf,
+            debug,
+            names: BTreeMap::new(),
+            names_len: 0,
+        }))
+    }
+
+    /// Names the code in a page that [`GuestKernel::file_of`] has found. The symbols of kernel modules are read from `memory`.
+    pub fn locate_page(
+        &mut self,
+        files: &dyn Files,
+        kernel: &GuestKernel,
+        memory: &dyn PhysicalMemory,
+        page: &FilePage,
+        code: &[u8],
+    ) -> Location {
+        match page {
+            FilePage::File { file, offset } => self.locate(files, file, *offset, code),
+            other => Location::outside_files(kernel, memory, other),
+        }
     }
 }
 
 impl Module {
-    fn new(files: &dyn Files, bytes: Arc<[u8]>) -> Option<Self> {
-        let mut elf = Elf::new(bytes)?;
-        let mut dwarf = load(files, &elf);
-        if dwarf.is_none()
-            && let Some(debug) = debug_file(files, &elf)
-        {
-            dwarf = load(files, &debug);
-            elf.add_symbols(&debug);
+    fn locate_offset(&mut self, name: &str, offset: u64, code: &[u8]) -> Result<Location, Limit> {
+        if !self.elf.holds(offset, code) {
+            return Ok(Location::unnamed(name, offset, false));
         }
-        let context = dwarf.and_then(|dwarf| Context::from_dwarf(dwarf).ok());
-        Some(Self { elf, context })
+        let location = Location {
+            build_id: self.elf.build_id.clone(),
+            ..Location::unnamed(name, offset, !code.is_empty())
+        };
+        match self.elf.address(offset) {
+            Some(address) => self.locate(location, address),
+            None => Ok(location),
+        }
     }
 
     /// Adds names and source lines of a link-time address, from symbols and debug information, to a location.
-    fn locate(&self, mut location: Location, address: u64) -> Location {
-        let symbol = self.elf.function(address);
-        if let Some(symbol) = symbol {
-            location.function = demangle(&symbol.name);
+    fn locate(&mut self, mut location: Location, address: u64) -> Result<Location, Limit> {
+        let symbol: Option<Function> = self.elf.function(address).copied();
+        if let Some(symbol) = &symbol {
+            let raw = self.elf.name(symbol);
+            location.function = self.source_name(raw)?;
             location.function_start = Some(symbol.start);
             location.function_size = symbol.size;
         }
@@ -234,76 +294,42 @@ impl Module {
             location.function_start = Some(start);
             location.function_size = Some(size);
         }
-        let mut frames = Vec::new();
-        if let Some(context) = &self.context {
-            let found = context.find_frames(address).skip_all_loads();
-            if let Ok(mut found) = found {
-                while let Ok(Some(frame)) = found.next() {
-                    if frames.len() == INLINED {
-                        break;
-                    }
-                    let name = frame.function.as_ref();
-                    let name = name.and_then(|name| Some(name.demangle().ok()?.into_owned()));
-                    let line = frame.location.and_then(|location| {
-                        Some(SourceLine {
-                            file: location.file?.into(),
-                            line: location.line?,
-                        })
-                    });
-                    frames.push((name, line));
-                }
-            }
-        }
+        let frames = match &self.debug {
+            Some(debug) => debug.frames(address)?,
+            None => Vec::new(),
+        };
         location.line = frames.first().and_then(|(_, line)| line.clone());
-        if symbol.is_none()
-            && let Some((Some(name), _)) = frames.last()
-        {
-            location.function = name.clone();
-        }
         for pair in frames.windows(2) {
             let [(name, _), (_, line)] = pair else { break };
+            let function = match name {
+                Some(name) => self.source_name(name.clone())?,
+                None => "[inlined]".into(),
+            };
             location.inlined.push(Frame {
-                function: name.clone().unwrap_or_else(|| "[inlined]".into()),
+                function,
                 called_from: line.clone(),
             });
         }
-        location
+        if symbol.is_none()
+            && let Some((Some(name), _)) = frames.last()
+        {
+            location.function = self.source_name(name.clone())?;
+        }
+        Ok(location)
     }
-}
 
-/// Demangles names of C++ and Rust, and returns other names unchanged.
-fn demangle(name: &str) -> String {
-    // A symbol's version or `@plt` may follow the name.
-    let (bare, rest) = name.split_at(name.find('@').unwrap_or(name.len()));
-    addr2line::demangle_auto(bare.into(), None).into_owned() + rest
-}
-
-/// Reads the debug information of a file, and the part that the file shares with other files. Returns `None` without debug information.
-fn load(files: &dyn Files, elf: &Elf) -> Option<gimli::Dwarf<Reader>> {
-    let section = |elf: &Elf, id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-        Ok(Reader::new(elf.section(id.name()).1, LittleEndian))
-    };
-    let mut dwarf = gimli::Dwarf::load(|id| section(elf, id)).ok()?;
-    let empty = |reader: &gimli::DebugInfo<Reader>| {
-        use gimli::{Reader as _, Section as _};
-        reader.reader().is_empty()
-    };
-    if empty(&dwarf.debug_info) {
-        return None;
+    /// Returns a name as the source has it.
+    fn source_name(&mut self, raw: String) -> Result<String, Limit> {
+        if let Some(known) = self.names.get(&raw) {
+            return Ok(known.clone());
+        }
+        let raw = cut(raw, SYMBOL + "...".len());
+        let name = demangle(&raw);
+        self.names_len += raw.len() + name.len();
+        if self.names_len > NAMES {
+            return Err(Limit::Names);
+        }
+        self.names.insert(raw, name.clone());
+        Ok(name)
     }
-    if let Some(path) = &elf.shared_debug
-        && let Some(shared) = files.read_path(path).and_then(Elf::new)
-    {
-        dwarf.load_sup(|id| section(&shared, id)).ok()?;
-    }
-    Some(dwarf)
-}
-
-/// Finds the separate file with the debug information of `elf`, by the build id.
-fn debug_file(files: &dyn Files, elf: &Elf) -> Option<Elf> {
-    let id = elf.build_id.as_deref()?;
-    let (folder, name) = id.split_at_checked(2)?;
-    let debug = files.read_path(&format!("{DEBUG}/{folder}/{name}.debug"))?;
-    let debug = Elf::new(debug)?;
-    (debug.build_id == elf.build_id).then_some(debug)
 }

@@ -64,6 +64,9 @@ fn kernel() -> GuestKernel {
                 parent: 0,
                 len: 12,
                 name: 16,
+                inode: 24,
+                children: 48,
+                child: 32,
             },
             mount: Mount {
                 first: 48,
@@ -344,6 +347,50 @@ fn names_that_make_no_sense() {
         path(&|m| m.write(NAMES + 32, b"f\xfflder")).as_deref(),
         Some("/f\u{fffd}lder/program")
     );
+}
+
+#[test]
+fn files_beside_a_file() {
+    let (kernel, mut memory) = (kernel(), memory());
+    let at = |linear: u64| linear - DIRECT;
+    let found = |memory: &Pages, path: &str| kernel.beside(memory, &file(), path);
+    // A folder's list of entries: the program, a folder `.debug`, in it a second name of the program.
+    let (debug, second) = (MAPPING + 0x1000, MAPPING + 0x1100);
+    memory.put(at(DENTRY) + 24, INODE);
+    memory.put(at(FOLDER) + 48, DENTRY + 32);
+    memory.put(at(DENTRY) + 32, debug + 32);
+    memory.put(at(debug) + 32, FOLDER + 48);
+    memory.put(at(debug) + 48, second + 32);
+    memory.put(at(second) + 32, debug + 48);
+    memory.put(at(second) + 24, INODE);
+    for (entry, name, place) in [(debug, ".debug", 96u64), (second, "name", 112)] {
+        memory.write(at(entry) + 12, &(name.len() as u32).to_le_bytes());
+        memory.put(at(entry) + 16, DIRECT + NAMES + place);
+        memory.write(NAMES + place, name.as_bytes());
+    }
+    assert_eq!(found(&memory, "program"), Some(file()));
+    assert_eq!(found(&memory, ".debug/name"), Some(file()));
+    for missing in [
+        "name",
+        ".debug",
+        ".debug/program",
+        "progra",
+        "",
+        ".debug/name/name",
+    ] {
+        assert_eq!(found(&memory, missing), None, "{missing}");
+    }
+    // The list is a circle without the folder, or leads to nowhere.
+    memory.put(at(debug) + 32, DENTRY + 32);
+    assert_eq!(found(&memory, "name"), None);
+    memory.put(at(debug) + 32, 0xdead_0000_0000);
+    assert_eq!(found(&memory, "name"), None);
+    // The inode now belongs to another file.
+    let other = FileId {
+        inode: 78,
+        ..file()
+    };
+    assert_eq!(kernel.beside(&memory, &other, "program"), None);
 }
 
 #[test]

@@ -8,21 +8,25 @@ use std::ops::Range;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
+use serde::{Deserialize, Serialize};
 
 use crate::elf::{Elf, Section};
 use crate::files::Files;
+use crate::frames;
 use crate::kernel::{FileId, FilePage, GuestKernel};
+use crate::limits::{KEPT, Limit, Lost};
 use crate::memory::{PhysicalMemory, translate};
 
 /// Maximum length of a call path, in calls.
 pub const DEPTH: usize = 1024;
-/// Maximum sum of the bytes of the files that an [`Unwinder`] keeps, as in the symbolizer.
-const MOST_BYTES: u64 = 4 << 30;
+/// Maximum sum of the bytes of descriptions of the `framehop` modules that are kept. A program that is started again and again has new
+/// base addresses each time.
+const INDEXED: usize = 256 << 20;
 /// End of the linear addresses of user code.
 const USER_END: u64 = 1 << 47;
 
 /// Registers at the beginning of a call path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registers {
     /// Instruction pointer, RIP.
     pub ip: u64,
@@ -42,7 +46,7 @@ pub struct Sample<'a> {
 }
 
 /// A call that has not returned yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Return address of the call.
     pub address: u64,
@@ -71,7 +75,10 @@ pub struct Unwinder {
     /// Sum of the bytes of the files in `files`.
     kept: u64,
     /// Modules for `framehop`, by file and base address.
-    modules: BTreeMap<(FileId, u64), Module<std::sync::Arc<[u8]>>>,
+    modules: BTreeMap<(FileId, u64), Module<Section>>,
+    /// Sum of the bytes of the descriptions in `modules`.
+    indexed: usize,
+    lost: Vec<Lost>,
 }
 
 impl GuestKernel {
@@ -85,6 +92,11 @@ impl Unwinder {
     /// Creates an unwinder that has read no file yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns the files that have lost their call paths since the last call.
+    pub fn take_lost(&mut self) -> Vec<Lost> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Finds the calls on a stack, innermost first, without the instruction pointer itself. `resolve` returns the origin of code at
@@ -171,51 +183,66 @@ impl Unwinder {
         file: &FileId,
         address: u64,
         offset: u64,
-    ) -> Option<Module<std::sync::Arc<[u8]>>> {
-        let kept = &mut self.kept;
-        let sections = self.files.entry(file.clone()).or_insert_with(|| {
-            let bytes = files.read(file)?;
-            let size = bytes.len() as u64;
-            if *kept + size > MOST_BYTES {
-                return None;
-            }
-            let elf = Elf::new(bytes)?;
-            *kept += size;
-            Some(Sections {
-                frames: elf.section(".eh_frame"),
-                got: elf.section(".got").0,
-                elf,
-            })
-        });
-        let sections = sections.as_ref()?;
+    ) -> Option<Module<Section>> {
+        if !self.files.contains_key(file) {
+            let sections = self.read(files, file);
+            let sections = sections.unwrap_or_else(|limit| {
+                let module = file.guest_path();
+                self.lost.push(Lost { module, limit });
+                None
+            });
+            self.files.insert(file.clone(), sections);
+        }
+        let sections = self.files.get(file)?.as_ref()?;
         let base = address.checked_sub(sections.elf.address(offset)?)?;
         let linked = sections.elf.range();
         let mapped = base.checked_add(linked.start)?..base.checked_add(linked.end)?;
         if mapped.end > USER_END || !mapped.contains(&address) {
             return None;
         }
-        let some = |section: &Section| {
-            let (range, bytes) = section.clone();
-            match bytes.is_empty() {
-                true => (None, None),
-                false => (Some(range), Some(bytes)),
+        let key = (file.clone(), base);
+        if !self.modules.contains_key(&key) {
+            self.indexed += sections.frames.len();
+            if self.indexed > INDEXED {
+                self.modules.clear();
+                self.indexed = sections.frames.len();
             }
-        };
-        let module = self
-            .modules
-            .entry((file.clone(), base))
-            .or_insert_with_key(|(file, _)| {
-                let (eh_frame_svma, eh_frame) = some(&sections.frames);
-                // The module has no `.eh_frame_hdr`, because gimli 0.33 subtracts unchecked if the table of a damaged file has an
-                // address before the section.
-                let info = ExplicitModuleSectionInfo {
-                    eh_frame_svma,
-                    eh_frame,
-                    got_svma: Some(sections.got.clone()).filter(|got| !got.is_empty()),
-                    ..Default::default()
-                };
-                Module::new(file.path.clone(), mapped, base, info)
-            });
+        }
+        let module = self.modules.entry(key).or_insert_with_key(|(file, _)| {
+            let frames = Some(&sections.frames).filter(|frames| !frames.is_empty());
+            let eh_frame_svma = frames.map(Section::addresses);
+            let eh_frame = frames.cloned();
+            // The module has no `.eh_frame_hdr`, because gimli 0.33 subtracts unchecked if the table of a damaged file has an
+            // address before the section.
+            let info = ExplicitModuleSectionInfo {
+                eh_frame_svma,
+                eh_frame,
+                got_svma: Some(sections.got.clone()).filter(|got| !got.is_empty()),
+                ..Default::default()
+            };
+            Module::new(file.path.clone(), mapped, base, info)
+        });
         Some(module.clone())
+    }
+
+    fn read(&mut self, files: &dyn Files, file: &FileId) -> Result<Option<Sections>, Limit> {
+        let Some(bytes) = files.read(file) else {
+            return Ok(None);
+        };
+        let kept = self.kept + bytes.len() as u64;
+        if kept > KEPT {
+            return Err(Limit::Kept);
+        }
+        let Some(elf) = Elf::new(bytes)? else {
+            return Ok(None);
+        };
+        let frames = elf.loaded(".eh_frame");
+        frames::check(&frames)?;
+        self.kept = kept;
+        Ok(Some(Sections {
+            frames,
+            got: elf.loaded(".got").addresses(),
+            elf,
+        }))
     }
 }

@@ -239,6 +239,63 @@ fn stripped_code_has_offsets_and_debug_files_give_names() {
 }
 
 #[test]
+fn a_debug_file_beside_the_program_gives_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["-O2", "-g", "-Wl,--build-id=none"];
+    let Some(path) = compile("gcc", "names.c", &dir.path().join("names"), &flags) else {
+        return;
+    };
+    let (bare, debug) = (dir.path().join("bare"), dir.path().join("bare.debug"));
+    if !strip(&path, &debug, &["--only-keep-debug"]) || !strip(&path, &bare, &["-s"]) {
+        return;
+    }
+    let link = Command::new("objcopy")
+        .arg(format!("--add-gnu-debuglink={}", debug.display()))
+        .arg(&bare)
+        .status();
+    assert!(link.unwrap().success());
+    let with = all(&path, &path, "hidden");
+    let start = with[0].function_start.unwrap();
+    let at = offset(&std::fs::read(&bare).unwrap(), start);
+    let function = |line: bool| {
+        let file = host(bare.to_str().unwrap());
+        let found = Symbolizer::new().locate(&HostFiles, &file, at, &[]);
+        assert_eq!(found.line.is_some(), line);
+        found.function
+    };
+    assert_eq!(function(true), "hidden");
+    // The folder `.debug` is searched, too.
+    let folder = dir.path().join(".debug");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::rename(&debug, folder.join("bare.debug")).unwrap();
+    assert_eq!(function(true), "hidden");
+    // A file with another checksum is the debug file of another program.
+    let mut other = std::fs::read(folder.join("bare.debug")).unwrap();
+    other.push(0);
+    std::fs::write(folder.join("bare.debug"), other).unwrap();
+    assert!(function(false).starts_with("bare+0x"));
+}
+
+#[test]
+fn functions_of_c_keep_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("plain.c");
+    let names = ["f", "d", "g", "St", "i", "Sa"];
+    let functions = names.map(|name| format!("int {name}(int x) {{ return x + 1; }}\n"));
+    let source_text = functions.concat() + "int main(void) { return 0; }\n";
+    std::fs::write(&source, source_text).unwrap();
+    for (compiler, flags) in [("gcc", &["-O1"][..]), ("gcc", &["-O1", "-g"])] {
+        let out = dir.path().join("plain");
+        let Some(path) = compile(compiler, source.to_str().unwrap(), &out, flags) else {
+            return;
+        };
+        for name in names {
+            assert_eq!(all(&path, &path, name)[0].function, name);
+        }
+    }
+}
+
+#[test]
 fn names_of_cpp_are_demangled() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("names.cpp");

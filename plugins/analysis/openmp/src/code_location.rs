@@ -1,12 +1,13 @@
 //! Functions and source lines of call sites.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodescope_symbols::{FileId, Files, HOST_FILE_LIMIT, Symbolizer};
+use nodescope_symbols::{FileId, Files, HOST_FILE_LIMIT, Names};
 use serde::Serialize;
 
 use crate::record::{Module, Site};
@@ -45,6 +46,10 @@ impl CodeLocation {
     }
 }
 
+/// Maximum depth of folders, and maximum number of their entries, in which a program is searched among results.
+const DEPTH: usize = 8;
+const ENTRIES: usize = 100_000;
+
 /// Files of this machine.
 struct HostFiles;
 
@@ -63,26 +68,67 @@ impl Files for HostFiles {
             .ok()?;
         (bytes.len() as u64 <= HOST_FILE_LIMIT).then(|| bytes.into())
     }
+
+    fn read_beside(&self, file: &FileId, name: &str) -> Option<Arc<[u8]>> {
+        let path = Path::new(&file.path).with_file_name(name);
+        self.read_path(path.to_str()?)
+    }
 }
 
 /// Locator of call sites in the files of this machine.
 ///
-/// A module is looked for in the given folders by its file name, and then at the path that it had where the program ran. A file whose
-/// build id differs from the module's is another version and is not used.
-#[derive(Default)]
+/// A module is looked for by its file name in the given folders, then anywhere among the given results, and then at the path that it had
+/// where the program ran. A file whose build id differs from the module's is another version and is not used.
 pub struct CodeLocator {
     folders: Vec<PathBuf>,
-    symbolizer: Symbolizer,
+    /// Paths of the files among results, by file name.
+    among_results: BTreeMap<OsString, Vec<PathBuf>>,
+    names: Names,
     found: BTreeMap<(String, Option<String>), Option<FileId>>,
     notes: Vec<String>,
 }
 
 impl CodeLocator {
-    /// Creates a locator that searches `folders` first.
+    /// Creates a locator that searches `folders` first, and reads files in this process.
     pub fn new(folders: &[PathBuf]) -> CodeLocator {
         CodeLocator {
             folders: folders.to_vec(),
-            ..CodeLocator::default()
+            among_results: BTreeMap::new(),
+            names: Names::here(),
+            found: BTreeMap::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Also searches folders of results, with the folders in them. Guests have made the files there.
+    pub fn among(mut self, results: &[PathBuf]) -> CodeLocator {
+        let mut left = ENTRIES;
+        for folder in results {
+            self.list(folder, DEPTH, &mut left);
+        }
+        self
+    }
+
+    /// Has names made by `names`, such as in a process of its own.
+    pub fn with(self, names: Names) -> CodeLocator {
+        CodeLocator { names, ..self }
+    }
+
+    /// Lists the files in a folder. Links are not followed.
+    fn list(&mut self, folder: &Path, depth: usize, left: &mut usize) {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut entries: Vec<_> = entries.take(*left).collect();
+        *left -= entries.len();
+        entries.sort_by_key(|entry| entry.file_name());
+        for entry in entries {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && depth > 0 => self.list(&entry.path(), depth - 1, left),
+                Ok(kind) if kind.is_file() => {
+                    let named = self.among_results.entry(entry.file_name()).or_default();
+                    named.push(entry.path());
+                }
+                _ => {}
+            }
         }
     }
 
@@ -106,7 +152,10 @@ impl CodeLocator {
         };
         // The return address may belong to the line after the call, so the address before it is looked up.
         let before = site.address.saturating_sub(1);
-        let location = self.symbolizer.locate_address(&HostFiles, &file, before);
+        let location = self.names.locate_address(&HostFiles, &file, before);
+        for lost in self.names.take_lost() {
+            self.note(lost);
+        }
         if let Some(line) = location.line {
             found.file = Some(line.file);
             found.line = Some(line.line);
@@ -143,6 +192,8 @@ impl CodeLocator {
         let mut candidates: Vec<PathBuf> = (self.folders.iter())
             .filter_map(|folder| Some(folder.join(name?)))
             .collect();
+        let among = name.and_then(|name| self.among_results.get(name));
+        candidates.extend(among.into_iter().flatten().cloned());
         candidates.push(PathBuf::from(&module.path));
         let mut other = None;
         let mut found = None;
@@ -156,15 +207,15 @@ impl CodeLocator {
                 mapping: 0,
                 deleted: false,
             };
-            let there = self
-                .symbolizer
-                .locate_address(&HostFiles, &file, 0)
-                .build_id;
+            let there = self.names.locate_address(&HostFiles, &file, 0).build_id;
             if there == module.build_id {
                 found = Some(file);
                 break;
             }
             other = Some(candidate.display().to_string());
+        }
+        for lost in self.names.take_lost() {
+            self.note(lost);
         }
         if found.is_none() {
             let note = match other {
@@ -181,5 +232,40 @@ impl CodeLocator {
         }
         self.found.insert(key, found.clone());
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_among_results() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("files/deep");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(
+            folder.join("program"),
+            "no ELF file, and without a build id",
+        )
+        .unwrap();
+        let module = Module {
+            path: "/job/program".into(),
+            build_id: None,
+        };
+        let mut locator = CodeLocator::new(&[]).among(&[dir.path().join("files")]);
+        let found = locator.file(&module).unwrap();
+        assert_eq!(Path::new(&found.path), folder.join("program"));
+        assert!(locator.notes().is_empty());
+        // Links are not followed, and a file of another build is no program of this run.
+        let other = Module {
+            build_id: Some("0123".into()),
+            ..module
+        };
+        assert_eq!(locator.file(&other), None);
+        assert!(locator.notes()[0].contains("build id differs"));
+        std::os::unix::fs::symlink(&folder, dir.path().join("link")).unwrap();
+        let links = CodeLocator::new(&[]).among(&[dir.path().to_path_buf()]);
+        assert_eq!(links.among_results.values().flatten().count(), 1);
     }
 }

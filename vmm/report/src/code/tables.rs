@@ -2,7 +2,7 @@
 
 use super::{CodeCosts, CodeReport, Listing, Rest};
 use crate::breakdown::CYCLE;
-use crate::table::Table;
+use crate::table::{Table, wrap};
 use crate::units::{flops, grouped, si};
 
 /// Maximum number of rows of a table in the terminal.
@@ -44,6 +44,10 @@ pub(crate) fn text(code: &CodeReport, width: usize) -> String {
     let mut tables = tables(code, &shape);
     tables.extend(code.blocks.iter().take(LISTINGS).map(listing));
     let mut out = String::new();
+    for note in &code.notes {
+        let lines = wrap(&format!("note: {note}"), width).join("\n      ");
+        out.push_str(&format!("{lines}\n"));
+    }
     for table in tables {
         out.push('\n');
         out.push_str(&table.text(width));

@@ -12,7 +12,11 @@ pub struct HostFiles;
 
 impl Files for HostFiles {
     fn read(&self, file: &FileId) -> Option<Arc<[u8]>> {
-        Some(std::fs::read(&file.path).ok()?.into())
+        self.read_path(&file.path)
+    }
+
+    fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
+        Some(std::fs::read(path).ok()?.into())
     }
 }
 
