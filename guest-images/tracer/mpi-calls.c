@@ -103,9 +103,12 @@ void tracer_decide(void) {
 }
 
 /* Shells and launchers are none of the tracer's business; a program that opens its MPI later decides in MPI_Init. */
-__attribute__((constructor)) static void start(void) {
-    if (program_has_mpi())
+__attribute__((constructor)) static void start(int count, char **arguments) {
+    (void)count;
+    if (program_has_mpi()) {
+        library_choose(arguments);
         tracer_decide();
+    }
 }
 
 /* A program that ends without MPI_Finalize may have polled last. */

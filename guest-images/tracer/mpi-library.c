@@ -17,15 +17,23 @@
 #include <string.h>
 #include <unistd.h>
 
-#if defined(OPEN_MPI)
+#define STANDARD_SONAME "libmpi_abi.so.1"
+
+#if defined(STANDARD_ABI)
+#define SONAME STANDARD_SONAME
+#elif defined(OPEN_MPI)
 struct predefined predefined;
 #define SONAME "libmpi.so.40"
 #else
 #define SONAME "libmpich.so.12"
 #endif
 
-#ifndef LIBRARY_NAME
+#if defined(REPLAY_LIBRARY)
+#define LIBRARY_NAME "the replay library"
+#define LIBRARY_FILE "libnodescope-replay"
+#else
 #define LIBRARY_NAME "the MPI tracer"
+#define LIBRARY_FILE "libnodescope-mpi"
 #endif
 
 /* A function of every MPI that no preloaded library of ours defines. */
@@ -34,6 +42,9 @@ struct predefined predefined;
 typedef void *look_up(void *handle, const char *name);
 
 static look_up *system_dlsym;
+
+const char *const library_names[] = {
+    [NODESCOPE_FLAVOUR_OPEN_MPI] = "openmpi", [NODESCOPE_FLAVOUR_MPICH] = "mpich", [NODESCOPE_FLAVOUR_STANDARD_ABI] = "abi"};
 
 void give_up(const char *why, const char *what) {
     char text[512];
@@ -117,13 +128,36 @@ int program_has_mpi(void) {
     return find_dlsym()(RTLD_NEXT, LOCAL_FUNCTION) != NULL;
 }
 
+/* The MPI whose ABI the program uses; NODESCOPE_FLAVOUR_NONE as long as no library is loaded. A library of the standard ABI may itself use
+ * a library of its implementation's own ABI, so the standard one comes first. */
+uint32_t flavour_of_program(void) {
+    void *standard = dlopen(STANDARD_SONAME, RTLD_LAZY | RTLD_NOLOAD);
+    if (standard) {
+        dlclose(standard);
+        return NODESCOPE_FLAVOUR_STANDARD_ABI;
+    }
+    if (mpi_symbol("ompi_mpi_comm_world"))
+        return NODESCOPE_FLAVOUR_OPEN_MPI;
+    return mpi_symbol(LOCAL_FUNCTION) ? NODESCOPE_FLAVOUR_MPICH : NODESCOPE_FLAVOUR_NONE;
+}
+
+static const char *const titles[] = {[NODESCOPE_FLAVOUR_OPEN_MPI] = "Open MPI",
+                                     [NODESCOPE_FLAVOUR_MPICH] = "MPICH",
+                                     [NODESCOPE_FLAVOUR_STANDARD_ABI] = "the standard ABI of MPI"};
+
 void library_check(void) {
-    /* Handles of the two MPIs differ in size, so the wrong tracer could not even forward the calls. */
-    int open_mpi = mpi_symbol("ompi_mpi_comm_world") != NULL;
-    int mpich = !open_mpi && mpi_symbol(LOCAL_FUNCTION) != NULL;
-    if (FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? mpich : open_mpi)
-        give_up("it was built for ", FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? "Open MPI, the program uses another MPI: preload libnodescope-mpi-mpich.so"
-                                                                             : "MPICH, the program uses Open MPI: preload libnodescope-mpi-openmpi.so");
+    /* Handles and statuses of the ABIs differ in size, so the wrong library could not even forward the calls. */
+    uint32_t flavour = flavour_of_program();
+#if defined(REPLAY_LIBRARY)
+    /* Which requests several operations share is each implementation's own affair: replay-requests.c. */
+    if (flavour == NODESCOPE_FLAVOUR_STANDARD_ABI)
+        give_up("it knows no programs of the standard ABI of MPI: link the program with the MPI's own library in place of " STANDARD_SONAME, "");
+#endif
+    if (flavour != NODESCOPE_FLAVOUR_NONE && flavour != FLAVOUR) {
+        char text[256];
+        snprintf(text, sizeof text, "%s, the program uses %s: preload " LIBRARY_FILE "-%s.so", titles[FLAVOUR], titles[flavour], library_names[flavour]);
+        give_up("it was built for ", text);
+    }
 #if defined(OPEN_MPI)
     /* A program that is linked with the library may have a copy of the variable (R_X86_64_COPY), which the library uses too: that copy
      * comes first in the global scope. */

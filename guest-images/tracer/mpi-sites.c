@@ -82,7 +82,8 @@ static int add_module(struct dl_phdr_info *info, size_t size, void *data) {
         module->id = hash(module->name);
     else
         module->announced = 1;
-    module->fortran = !strncmp(name, "libmpi_mpifh", 12) || !strncmp(name, "libmpi_usempi", 13) || !strncmp(name, "libmpichf", 9);
+    module->fortran = !strncmp(name, "libmpi_mpifh", 12) || !strncmp(name, "libmpi_usempi", 13) || !strncmp(name, "libmpichf", 9) ||
+                      !strncmp(name, "libmpifort", 10);
     table->modules[table->count++] = module;
     return 0;
 }

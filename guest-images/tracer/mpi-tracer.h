@@ -6,6 +6,7 @@
  *     wrap-*.c, wrap-*.h    one wrapper for each MPI function that communicates, synchronises or does I/O; a .h has the functions that
  *                           take counts and is included once for int counts and once for the large ones of MPI 4 (MPI_X_c)
  *     mpi-library.c         the program's MPI library, and what is looked up in it
+ *     mpi-choose.c          the tracer for the program's MPI in place of another one
  *     mpi-calls.c           activation, the record of a call on its way to the host, poll runs
  *     mpi-log.c, mpi-log.h  the log that takes the host's place on real hardware
  *     mpi-sites.c           where calls are made
@@ -14,18 +15,26 @@
  *     mpi-objects.c         windows, files and matched messages
  *     mpi-requests.c        serial numbers of requests
  *
- * All are compiled once for each MPI, against its mpi.h; nothing is linked to an MPI library, whose names are looked up by
+ *     mpi-standard-abi.h    stands for mpi.h in programs of the standard ABI
+ *
+ * All are compiled once for each ABI, against its mpi.h; nothing is linked to an MPI library, whose names are looked up by
  * mpi-library.c, so that the tracer can be preloaded into shells and launchers too.
  */
 #ifndef NODESCOPE_MPI_TRACER_H
 #define NODESCOPE_MPI_TRACER_H
 
+#if defined(STANDARD_ABI)
+#include "mpi-standard-abi.h"
+#else
 #include <mpi.h>
+#endif
 #include <stdint.h>
 
 #include "nodescope.h"
 
-#if defined(OPEN_MPI)
+#if defined(STANDARD_ABI)
+#define FLAVOUR NODESCOPE_FLAVOUR_STANDARD_ABI
+#elif defined(OPEN_MPI)
 #define FLAVOUR NODESCOPE_FLAVOUR_OPEN_MPI
 /* Its predefined handles are addresses of variables, which are there when the program's MPI library is: mpi-library.c finds them. */
 #define PREDEFINED(X)                                                                                                          \
@@ -163,8 +172,14 @@ void *mpi_symbol(const char *name);
 void *real_function(const char *name);
 /* The program is linked with an MPI library. */
 int program_has_mpi(void);
+/* NODESCOPE_FLAVOUR_..., and the names of their libraries' files. */
+uint32_t flavour_of_program(void);
+extern const char *const library_names[];
 /* Finds what the tracer needs of the library; ends the process if it is another MPI than the tracer's. */
 void library_check(void);
+/* Starts the program anew with the tracer for the program's MPI, if that is another than this tracer's and the other tracer lies beside
+ * this one. */
+void library_choose(char **arguments);
 /* Ends the process with a message: a reason, and what it is about. */
 _Noreturn void give_up(const char *why, const char *what);
 

@@ -21,7 +21,7 @@
 #define VISIBLE __attribute__((visibility("default")))
 
 /* PSYMBOL is another name of the function SYMBOL just defined. */
-#define BOTH_NAMES(SYMBOL, PSYMBOL) extern __typeof__(PSYMBOL) PSYMBOL __attribute__((alias(TEXT(SYMBOL)), visibility("default")));
+#define BOTH_NAMES(SYMBOL, PSYMBOL) extern __typeof__(SYMBOL) PSYMBOL __attribute__((alias(TEXT(SYMBOL)), visibility("default")));
 
 #define DEFINE(SYMBOL, PSYMBOL, FUNCTION, PARAMETERS, ARGUMENTS, BEFORE, ENTER, CALL, LEAVE)                                   \
     VISIBLE int SYMBOL PARAMETERS {                                                                                            \

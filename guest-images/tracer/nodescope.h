@@ -68,6 +68,7 @@
 #define NODESCOPE_FLAVOUR_NONE 0u
 #define NODESCOPE_FLAVOUR_OPEN_MPI 1u
 #define NODESCOPE_FLAVOUR_MPICH 2u
+#define NODESCOPE_FLAVOUR_STANDARD_ABI 3u
 
 /* MPI_ENTER: R9 points to a struct nodescope_mpi_record whose `size` counts it and the sections at R10, which need not follow it in
  * memory; 0 for a call whose arguments are not told. The host keeps them until the call ends, for the case that it never does. What

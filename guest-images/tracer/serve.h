@@ -17,7 +17,7 @@
 #define TEXT_EXPANDED(a) #a
 #define PLAIN(...) __VA_ARGS__
 #define VISIBLE __attribute__((visibility("default")))
-#define BOTH_NAMES(SYMBOL, PSYMBOL) extern __typeof__(PSYMBOL) PSYMBOL __attribute__((alias(TEXT(SYMBOL)), visibility("default")));
+#define BOTH_NAMES(SYMBOL, PSYMBOL) extern __typeof__(SYMBOL) PSYMBOL __attribute__((alias(TEXT(SYMBOL)), visibility("default")));
 
 #define FIND_NEXT(SYMBOL, PSYMBOL)                                                                                             \
     static __typeof__(&SYMBOL) next;                                                                                           \

@@ -40,6 +40,15 @@ need_rust() {
     install_missing cargo-web rustc-web
 }
 
+# install_mpi_abi: MPICH 5 from PyPI (13 MB), whose library libmpi_abi.so.1 has the standard ABI of MPI 5. Debian 12 has no such library.
+# Where the installation fails, tests that need the library are skipped (tests/needs/src/lib.rs, mpi_abi).
+install_mpi_abi() {
+    local folder=${XDG_CACHE_HOME:-$HOME/.cache}/nodescope/mpi-abi
+    [ ! -x "$folder/bin/mpicc_abi" ] || return 0
+    echo "nodescope: installing mpich of PyPI into $folder"
+    python3 -m venv "$folder" && "$folder/bin/pip" install --quiet --only-binary :all: "mpich==5.0.2" || rm -rf "$folder"
+}
+
 # Packages of the host that building needs (some crates build C).
 BUILD_PACKAGES=(gcc libc6-dev libzmq3-dev)
 # Packages that building a guest image needs.
@@ -55,7 +64,7 @@ PACKAGING_PACKAGES=(binutils dpkg-dev git)
 # Packages that the model of a core needs (node.core).
 CORE_PACKAGES=(llvm-22)
 # Packages that the tests compare with, or whose tools they run.
-TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ clang libomp-dev binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev
+TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ clang libomp-dev binutils python3-mpi4py python3-venv iproute2 otf2-tools libsimgrid-dev
     linux-perf chromium fonts-dejavu-core slurmctld slurmd slurm-client man-db zsh fish "${PACKAGING_PACKAGES[@]}" "${CORE_PACKAGES[@]}")
 # Packages that an emulated host with full KVM needs (scripts/kvm-host).
 KVM_HOST_PACKAGES=(qemu-system-x86 busybox-static cpio)

@@ -4,14 +4,19 @@ use crate::choices::Choices;
 
 /// Link-time address of the file's first byte.
 pub const BASE: u64 = 0x40_0000;
-/// Offset in the file and length of the code, in bytes.
+/// Offset of the code in the file, in bytes.
 pub const TEXT: u64 = 0x1000;
+/// Length of the code, in bytes.
 pub const TEXT_LEN: u64 = 0x1000;
-/// Types and flags of sections (ELF-64 object file format).
+/// Type of a section with contents of the program (ELF-64 object file format, as the constants below).
 pub const PROGBITS: u32 = 1;
+/// Type of a symbol table.
 pub const SYMTAB: u32 = 2;
+/// Type of a string table.
 pub const STRTAB: u32 = 3;
+/// Flag of a section that is loaded.
 pub const ALLOC: u64 = 2;
+/// Flag of a section whose contents are compressed.
 pub const COMPRESSED: u64 = 1 << 11;
 
 /// A field of a section.
@@ -74,11 +79,15 @@ fn leb(bytes: &mut Vec<u8>, mut value: u64) {
 /// Section of a file.
 #[derive(Clone, Debug)]
 pub struct Section {
+    /// Name.
     pub name: String,
+    /// Type, such as [`PROGBITS`].
     pub kind: u32,
+    /// Flags, such as [`ALLOC`].
     pub flags: u64,
     /// Index of the linked section, such as the string table of symbols.
     pub link: u32,
+    /// Contents.
     pub fields: Vec<Field>,
     /// Index of the section whose bytes this section has, too.
     pub shares: Option<usize>,

@@ -58,5 +58,19 @@ fn no_instruction_of_a_process_ends_the_study() {
     ];
     let config = cluster(image, 1, small_node(96), &job);
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(run_well(&config, dir.path()).file("said"), EXPECTED);
+    let finished = run_well(&config, dir.path());
+    assert_eq!(finished.file("said"), EXPECTED);
+    // The user learns why a program without handlers would have ended.
+    let warnings = &finished.outcome.warnings;
+    let told = |words: [&str; 2]| {
+        let mut found = warnings.iter();
+        found.any(|text| words.iter().all(|word| text.contains(word)))
+    };
+    for feature in ["AVX512F", "SSE4A"] {
+        let why = format!("which needs {feature}; the guests' processors do not have {feature}");
+        assert!(
+            told(["node 0: the program ./instructions executed at 0x", &why]),
+            "{warnings:?}"
+        );
+    }
 }

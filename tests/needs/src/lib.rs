@@ -21,6 +21,8 @@ pub enum Need {
     Kvm,
     /// Open MPI and MPICH: compilers, libraries and launchers.
     Mpi,
+    /// An MPI with the standard ABI of MPI 5: see [`mpi_abi`].
+    MpiAbi,
     /// A C or Fortran compiler.
     Compiler,
     /// A guest image, or the tools that build one.
@@ -63,9 +65,10 @@ pub enum Need {
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 21] = [
+    pub const ALL: [Need; 22] = [
         Need::Kvm,
         Need::Mpi,
+        Need::MpiAbi,
         Need::Compiler,
         Need::Image,
         Need::Simgrid,
@@ -92,6 +95,7 @@ impl Need {
         match self {
             Need::Kvm => "kvm",
             Need::Mpi => "mpi",
+            Need::MpiAbi => "mpi-abi",
             Need::Compiler => "compiler",
             Need::Image => "image",
             Need::Simgrid => "simgrid",
@@ -134,9 +138,39 @@ impl Need {
             Need::Shell => "zsh fish",
             Need::Packaging => "dpkg-dev binutils git",
             Need::Python => "python3",
-            Need::Kvm | Need::Mount | Need::Cpu | Need::Sandbox => "none",
+            Need::Kvm | Need::MpiAbi | Need::Mount | Need::Cpu | Need::Sandbox => "none",
         }
     }
+}
+
+/// Returns the path of a program of an MPI with the standard ABI: `mpicc_abi` or `mpirun` of MPICH 5, which Debian 12 does not have.
+/// `scripts/test` installs the package `mpich` of PyPI into a virtual environment in the user's cache folder; `NODESCOPE_MPI_ABI` names
+/// another environment. Returns `None` after a call of [`skip`] if the program is not there; the test must then return.
+///
+/// # Panics
+///
+/// For the reasons for which [`skip`] panics.
+pub fn mpi_abi(program: &str) -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).filter(|value| !value.is_empty());
+    let cache = || {
+        folder("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(Path::new(&folder("HOME")?).join(".cache")))
+    };
+    let environment = folder("NODESCOPE_MPI_ABI")
+        .map(PathBuf::from)
+        .or_else(|| Some(cache()?.join("nodescope/mpi-abi")));
+    let found = environment.map(|environment| environment.join("bin").join(program));
+    if let Some(file) = found.filter(|file| is_executable(file)) {
+        return Some(file);
+    }
+    skip(
+        Need::MpiAbi,
+        format_args!(
+            "{program} of MPICH 5 is not installed (PyPI's package mpich; scripts/lib/setup.sh, install_mpi_abi)"
+        ),
+    );
+    None
 }
 
 impl fmt::Display for Need {

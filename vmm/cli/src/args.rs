@@ -428,6 +428,8 @@ pub enum MpiName {
     Openmpi,
     /// MPICH, and other libraries with its ABI.
     Mpich,
+    /// The standard ABI of MPI 5, libmpi_abi.so.1 of any MPI.
+    Abi,
 }
 
 /// `nodescope check`.

@@ -1,6 +1,6 @@
 //! `nodescope check`, and the same checks before a run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::kvm;
@@ -29,7 +29,7 @@ pub fn check(args: &args::Check) -> Result<Exit, Failure> {
         let state = if cached {
             "is built"
         } else {
-            "will be built by the first run"
+            "will be built by the first run, which then compares the job's programs with it"
         };
         row("image", state);
     }
@@ -100,7 +100,14 @@ pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Stu
             EngineChoice::Kvm => Engine::Kvm,
         };
     }
-    let problems = host.problems(&study);
+    let programs = Problems::new(
+        &study.file,
+        nodescope_program::problems(&study, root(&study).as_deref()),
+    );
+    if programs.has_errors() {
+        return Err(said(Exit::Study, &programs.and(host.problems(&study))));
+    }
+    let problems = host.problems(&study).and(programs);
     let unknown = host.unknown_cores(&study);
     if unknown.has_errors() {
         return Err(said(Exit::Study, &unknown.and(problems)));
@@ -116,4 +123,34 @@ pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Stu
         print_note(&printable_lines(&problems.to_string()));
     }
     Ok(study)
+}
+
+/// Returns the root disk of a study's image; `None` if the image has not been built.
+pub fn root(study: &Study) -> Option<PathBuf> {
+    match &study.image {
+        ImageSource::Debian(spec) => {
+            let cache = nodescope_image::default_cache_dir().ok()?;
+            Some(nodescope_image::find(spec, &cache).ok()??.root)
+        }
+        ImageSource::Files { root, .. } => Some(root.clone()),
+    }
+}
+
+/// Compares the job's programs with an image that [`load`] has not seen, because the image had not been built. Prints the problems that this
+/// adds, and fails unless all of them are warnings.
+pub fn programs(study: &Study, root: &Path) -> Result<(), Failure> {
+    let known = nodescope_program::problems(study, None);
+    let mut found = nodescope_program::problems(study, Some(root));
+    found.retain(|problem| !known.contains(problem));
+    let problems = Problems::new(&study.file, found);
+    if problems.has_errors() {
+        eprintln!("{problems}");
+        let file = study.file.display();
+        let message = format!("{file} cannot be run: its programs do not fit the image");
+        return Err(Failure::new(Exit::Study, message));
+    }
+    if !problems.is_empty() {
+        print_note(&problems.to_string());
+    }
+    Ok(())
 }

@@ -67,10 +67,14 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         study.nodes,
     );
     let mut signals = on_interrupt()?;
+    let was_built = check::root(&study).is_some();
     let prepared = config::cluster(&study, threads, signals.flag(), &mut |line| {
         reporter.print_line(line);
     })?;
     let mut config = prepared.cluster;
+    if !was_built {
+        check::programs(&study, &config.root)?;
+    }
     config.translate = !args.interpret;
     if let Some(origin) = &origin {
         origin.adopt(&mut config);

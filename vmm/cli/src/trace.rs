@@ -68,6 +68,12 @@ pub fn trace_with(args: &args::Trace, rank_library: Option<&RankLibrary>) -> Res
     let mut environment = vec![("NODESCOPE_TRACE_LOG", logs.clone().into_os_string())];
     let mut libraries = vec![library.clone()];
     if let Some(rank_library) = rank_library {
+        if mpi == Mpi::StandardAbi {
+            return Err(Failure::new(
+                Exit::Study,
+                "recordings and replays of ranks do not know the standard ABI of MPI; link the program with the MPI's own library in place of libmpi_abi.so.1, and give --mpi openmpi or --mpi mpich",
+            ));
+        }
         let name = format!("{}-{}.so", rank_library.name, mpi.name());
         libraries.push(library.with_file_name(name));
         environment.extend(rank_library.environment.iter().cloned());
@@ -155,6 +161,7 @@ pub fn mpi(named: Option<MpiName>, launcher: &OsString) -> Result<Mpi, Failure> 
     match named {
         Some(MpiName::Openmpi) => Ok(Mpi::OpenMpi),
         Some(MpiName::Mpich) => Ok(Mpi::Mpich),
+        Some(MpiName::Abi) => Ok(Mpi::StandardAbi),
         None => mpi_of(launcher),
     }
 }
@@ -171,7 +178,7 @@ fn mpi_of(launcher: &OsString) -> Result<Mpi, Failure> {
         Failure::new(
             Exit::Study,
             format!(
-                "{} does not say whose MPI it starts; add --mpi openmpi or --mpi mpich",
+                "{} does not say whose MPI it starts; add --mpi openmpi, --mpi mpich or --mpi abi",
                 launcher.display()
             ),
         )

@@ -484,3 +484,19 @@ mod killed {
         );
     }
 }
+
+#[test]
+fn a_program_that_cannot_run_is_refused_before_the_boot() {
+    let work = own_image("cluster.nodes = 1\njob.command = \"./app\"\njob.files = [\"app\"]\n");
+    let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\xb7\0".to_vec();
+    elf.resize(64, 0);
+    fs::write(work.path().join("app"), elf).unwrap();
+    work.refuses(
+        2,
+        &[
+            "s.toml:3: job.command: ./app: ",
+            "app is not executable, so the guest refuses to start it; run chmod +x ",
+            "s.toml:3: job.command: ./app is a program for AArch64, with 64 bits",
+        ],
+    );
+}

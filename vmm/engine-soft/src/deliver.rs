@@ -79,8 +79,10 @@ impl Cpu {
     /// Delivers an exception. A fault during delivery is delivered in its place, or becomes a double fault. A fault during the delivery of
     /// a double fault shuts the vCPU down (SDM vol. 3A §6.15).
     pub fn deliver_exception(&mut self, exception: Exception) -> Result<(), EngineError> {
-        if exception.vector == Vector::PageFault {
-            self.control.cr2 = exception.address;
+        match exception.vector {
+            Vector::PageFault => self.control.cr2 = exception.address,
+            Vector::InvalidOpcode if self.cpl == 3 => self.report_undefined(),
+            _ => {}
         }
         let error = exception.vector.has_error_code().then_some(exception.error);
         self.deliver(exception.vector as u8, error, Source::Exception)

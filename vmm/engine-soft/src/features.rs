@@ -214,10 +214,27 @@ impl Features {
 
     /// Returns whether the guest's processor has all features that an instruction requires.
     pub fn have(&self, instruction: &Instruction) -> bool {
-        instruction
-            .cpuid_features()
-            .iter()
-            .all(|&feature| self.there[feature as usize / 64] >> (feature as usize % 64) & 1 != 0)
+        self.lacking(instruction).is_none()
+    }
+
+    /// Decodes an instruction of 64-bit code. The second result is a feature that the instruction requires and the guest's processor lacks;
+    /// `None` also for an encoding that has an older meaning on such a processor.
+    pub fn decode(&self, bytes: &[u8], ip: u64) -> (Instruction, Option<CpuidFeature>) {
+        let instruction = Decoder::with_ip(64, bytes, ip, self.options).decode();
+        let lacks = self.lacking(&instruction).filter(|_| {
+            let options = self.options | BEFORE_THE_FEATURE;
+            let older = Decoder::with_ip(64, bytes, ip, options).decode();
+            older.len() != instruction.len() || !self.have(&older)
+        });
+        (instruction, lacks)
+    }
+
+    /// Returns the first feature that an instruction requires and the guest's processor lacks.
+    pub fn lacking(&self, instruction: &Instruction) -> Option<CpuidFeature> {
+        let lacks = |&feature: &CpuidFeature| {
+            self.there[feature as usize / 64] >> (feature as usize % 64) & 1 == 0
+        };
+        instruction.cpuid_features().iter().copied().find(lacks)
     }
 }
 

@@ -8,7 +8,7 @@
 //! - `features`: instruction-set features of the guest's processor. `lower`: from an instruction to an operation. `ops`: handlers of
 //!   operations.
 //! - `memory`: loads and stores. `softmmu`: the softmmu TLB and the L0 filter cache. `fast_miss`: the fast miss path. `mmu`: page walks.
-//! - `deliver`: exceptions and interrupts. `call_gate`: call gates. `debug`: breakpoints.
+//! - `deliver`: exceptions and interrupts. `undefined`: what is told of `#UD` in user programs. `call_gate`: call gates. `debug`: breakpoints.
 //! - `native`: the translator.
 
 mod block;
@@ -35,9 +35,11 @@ mod run;
 mod softmmu;
 mod split;
 mod time_slice;
+mod undefined;
 pub mod vcpu;
 
 pub use code::SharedCode;
+pub use features::Features;
 pub use native::{Activity, write_code_map};
 pub use pool::{DecodedPool, PoolCounts};
 pub use vcpu::{SoftConfig, SoftVcpu, StepOutcome, Translate};

@@ -7,7 +7,9 @@ mod error;
 mod platform;
 
 pub use error::{EngineError, StopReport};
-pub use platform::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
+pub use platform::{
+    GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform, UndefinedInstruction,
+};
 
 use std::sync::Arc;
 

@@ -43,6 +43,23 @@ pub struct Hypercall {
     pub privilege: Privilege,
 }
 
+/// Instruction of a user program that raised `#UD`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndefinedInstruction {
+    /// Index of the vCPU within its node.
+    pub vcpu: u16,
+    /// Linear address of the instruction.
+    pub address: u64,
+    /// Stack pointer of the program.
+    pub stack: u64,
+    /// Bytes of the instruction; all that can be read, at most 15, if no processor has such an instruction.
+    pub bytes: Vec<u8>,
+    /// The instruction in assembly language; `None` if no processor has such an instruction.
+    pub text: Option<String>,
+    /// Number and name of a feature that the instruction requires and the guest's CPUID does not announce; `None` if there is none.
+    pub feature: Option<(u16, String)>,
+}
+
 /// Answer to the guest, in RAX, RBX, RCX and RDX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
@@ -95,6 +112,15 @@ pub trait Platform {
 
     /// Serves a hypercall: the magic CPUID, or the doorbell (`vmm/hypercall`).
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer;
+
+    /// Takes note of an instruction of a user program that raises `#UD`. `memory` is the program's.
+    fn undefined_instruction(
+        &mut self,
+        instruction: &UndefinedInstruction,
+        memory: &mut dyn GuestVirtual,
+    ) {
+        let _ = (instruction, memory);
+    }
 
     /// Returns the context of the address space of this CR3, for counters and references. The engine asks while a model is attached:
     /// when the vCPU starts to run, when CR3 changes, and after accesses to the platform.

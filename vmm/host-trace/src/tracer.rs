@@ -15,6 +15,8 @@ pub enum Mpi {
     OpenMpi,
     /// MPICH, and others of its ABI.
     Mpich,
+    /// The standard ABI of MPI 5: programs that are linked with `libmpi_abi.so.1`.
+    StandardAbi,
 }
 
 impl Mpi {
@@ -23,10 +25,12 @@ impl Mpi {
         match self {
             Mpi::OpenMpi => "openmpi",
             Mpi::Mpich => "mpich",
+            Mpi::StandardAbi => "abi",
         }
     }
 
-    /// Returns the MPI that a launcher's answer to `--version` names; None if it names neither.
+    /// Returns the MPI that a launcher's answer to `--version` names; None if it names neither. A program that the launcher starts may
+    /// still be one of the standard ABI: this MPI's tracer then gives way to the other tracer, which the same build makes.
     pub fn of_version(text: &str) -> Option<Mpi> {
         let has = |names: &[&str]| names.iter().any(|name| text.contains(name));
         if has(&["Open MPI", "OpenRTE", "PRRTE"]) {

@@ -284,15 +284,19 @@ pub enum Flavour {
     OpenMpi,
     /// MPICH, or another library with MPICH's ABI.
     Mpich,
+    /// The standard ABI of MPI 5 (`libmpi_abi.so.1`), which several implementations have.
+    StandardAbi,
 }
 
 impl Flavour {
     /// Returns whether a return code of this implementation is `MPI_ERR_TRUNCATE`: a message was longer than the receive buffer. In Open
-    /// MPI the code is 15; in MPICH the code's low 7 bits hold the error class, which is 14.
+    /// MPI the code is 15; in MPICH the code's low 7 bits hold the error class, which is 14. The standard ABI gives the class the number
+    /// 15, and leaves codes to the implementation: MPICH 5 and Intel MPI have the class in the low 7 bits.
     pub fn is_truncation(self, code: i32) -> bool {
         match self {
             Flavour::OpenMpi => code == 15,
             Flavour::Mpich => code & 0x7f == 14,
+            Flavour::StandardAbi => code & 0x7f == 15,
             Flavour::None => false,
         }
     }
@@ -579,6 +583,7 @@ fn decode_hello(bytes: &[u8]) -> Result<Hello, HypercallError> {
             0 => Flavour::None,
             1 => Flavour::OpenMpi,
             2 => Flavour::Mpich,
+            3 => Flavour::StandardAbi,
             other => return Err(unknown("MPI flavour", other)),
         },
         host: text(24),

@@ -63,7 +63,7 @@ fn a_tracer_of_the_other_mpi_says_so() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(127), "{stderr}");
     assert!(
-        stderr.contains("the program uses another MPI: preload libnodescope-mpi-mpich.so"),
+        stderr.contains("the program uses MPICH: preload libnodescope-mpi-mpich.so"),
         "{stderr}"
     );
 }

@@ -23,4 +23,5 @@ mod parallel;
 pub mod samples;
 pub mod state;
 pub mod topology;
+mod undefined;
 mod vcpu_state;

@@ -8,7 +8,9 @@ use std::ops::{Deref, DerefMut};
 use nodescope_devices::chipset::Chipset;
 use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::net::Net;
-use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
+use nodescope_engine::{
+    GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform, UndefinedInstruction,
+};
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request, TRANSPORT_DIRECT};
 use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
@@ -417,6 +419,14 @@ impl Platform for Motherboard {
             ecx: a.ecx,
             edx: a.edx,
         }
+    }
+
+    fn undefined_instruction(
+        &mut self,
+        instruction: &UndefinedInstruction,
+        memory: &mut dyn GuestVirtual,
+    ) {
+        self.notes.undefined(instruction, memory);
     }
 
     fn context(&mut self, vcpu: u16, cr3: u64) -> Context {

@@ -1,9 +1,11 @@
-//! Notes for the user about a node's refused hypercalls: one note for each kind, with a count.
+//! Notes for the user about a node: refused hypercalls, and instructions that its processor lacks. One note for each kind, with a count.
 
+use nodescope_engine::{GuestVirtual, UndefinedInstruction};
 use nodescope_hypercall::HypercallError;
 use serde::{Deserialize, Serialize};
 
 use crate::files::FileRefusal;
+use crate::undefined;
 
 /// Maximum number of kinds that have a note.
 const MOST: usize = 16;
@@ -15,6 +17,8 @@ enum Kind {
     Call(u32, u8),
     /// A piece of a file that was refused, with the number of the refusal.
     File(u8),
+    /// An instruction of a program that raised `#UD`, with the number of the feature that the processor lacks; `None` for none.
+    Instruction(Option<u16>),
 }
 
 fn call_kind(error: &HypercallError) -> u8 {
@@ -66,6 +70,22 @@ impl Notes {
         self.note(Kind::File(file_kind(refusal)), refusal);
     }
 
+    /// Records an instruction of a program that raised `#UD`.
+    pub(crate) fn undefined(
+        &mut self,
+        instruction: &UndefinedInstruction,
+        memory: &mut dyn GuestVirtual,
+    ) {
+        let kind = Kind::Instruction(instruction.feature.as_ref().map(|(number, _)| *number));
+        // The search for the program's name takes time.
+        let is_new = !self.by_kind.iter().any(|(other, ..)| *other == kind);
+        let text = match is_new {
+            true => undefined::text(instruction, memory),
+            false => String::new(),
+        };
+        self.note(kind, &text);
+    }
+
     fn note(&mut self, kind: Kind, text: &dyn ToString) {
         if let Some((.., count)) = self.by_kind.iter_mut().find(|(other, ..)| *other == kind) {
             *count += 1;
@@ -93,7 +113,7 @@ impl Notes {
         let mut texts: Vec<String> = self.by_kind.iter().map(text).collect();
         if self.left_out > 0 {
             texts.push(format!(
-                "{} more hypercalls, of other kinds, were refused",
+                "{} more hypercalls or instructions, of other kinds, were refused",
                 self.left_out
             ));
         }
@@ -125,7 +145,7 @@ mod tests {
         assert_eq!(texts.len(), MOST + 1);
         assert_eq!(
             texts[MOST],
-            "86 more hypercalls, of other kinds, were refused"
+            "86 more hypercalls or instructions, of other kinds, were refused"
         );
     }
 }

@@ -388,7 +388,7 @@ fn working(nodes: u64, flops: u64, measured: u64) -> Point {
     scope["instructions"] = json!(1_000_000);
     scope["flops"]["total"] = json!(flops);
     scope["privileges"] = json!([{"loads": 10, "stores": 5}, {"loads": 1, "stores": 1}]);
-    Point::read(&report.to_string(), None, None).unwrap()
+    Point::read(&report.to_string(), None, None, None).unwrap()
 }
 
 #[test]

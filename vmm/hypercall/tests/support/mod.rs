@@ -10,14 +10,29 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
-use nodescope_test_needs::{Need, have};
+use nodescope_test_needs::{Need, have, mpi_abi};
 
 /// Lock that lets one MPI job run at a time: on a small machine, several jobs that start at once take longer than one after the other.
 static ONE_JOB: Mutex<()> = Mutex::new(());
 
+/// Flavour of programs that are linked with the standard ABI's library. MPICH 5 runs them here.
+pub const ABI: &str = "abi";
+
+/// Returns a command of an MPI: its compiler or its launcher. Returns `None`, so that the test is skipped, where the MPI is absent.
+pub fn tool(flavour: &str, name: &str) -> Option<PathBuf> {
+    if flavour == ABI {
+        let suffix = if name == "mpirun" { "" } else { "_abi" };
+        return mpi_abi(&format!("{name}{suffix}"));
+    }
+    let command = format!("{name}.{flavour}");
+    let needed = [command.as_str(), "mpicc.openmpi", "mpicc.mpich"];
+    have(Need::Mpi, &needed).then(|| command.into())
+}
+
 pub struct Job {
     pub folder: tempfile::TempDir,
     flavour: &'static str,
+    launcher: PathBuf,
     /// Command that runs in place of the compiled program; `None` for that program.
     command: Option<PathBuf>,
     _alone: MutexGuard<'static, ()>,
@@ -70,20 +85,21 @@ impl Job {
         program: &str,
         options: &[&str],
     ) -> Option<Job> {
-        let compiler = format!("{compiler}.{flavour}");
-        Job::compiled(flavour, &compiler, program, options)
+        Job::compiled(flavour, &tool(flavour, compiler)?, program, options)
     }
 
     /// Compiles a program with plain gcc, so that it isn't linked with MPI.
     pub fn without_mpi(flavour: &'static str, program: &str, options: &[&str]) -> Option<Job> {
-        Job::compiled(flavour, "gcc", program, options)
+        Job::compiled(flavour, Path::new("gcc"), program, options)
     }
 
     /// Returns a job that runs an installed command. Returns `None`, so that the test is skipped, where the tools of MPI are absent.
     pub fn of_command(flavour: &'static str, command: &str) -> Option<Job> {
-        Job::has_tools(flavour, &format!("mpicc.{flavour}")).then(|| Job {
+        tool(flavour, "mpicc")?;
+        Some(Job {
             folder: tempfile::tempdir().expect("temporary folder"),
             flavour,
+            launcher: tool(flavour, "mpirun")?,
             command: Some(command.into()),
             _alone: ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner),
         })
@@ -97,23 +113,13 @@ impl Job {
         }
     }
 
-    fn has_tools(flavour: &str, compiler: &str) -> bool {
-        let launcher = format!("mpirun.{flavour}");
-        have(
-            Need::Mpi,
-            &[compiler, "mpicc.openmpi", "mpicc.mpich", &launcher],
-        )
-    }
-
     fn compiled(
         flavour: &'static str,
-        compiler: &str,
+        compiler: &Path,
         program: &str,
         options: &[&str],
     ) -> Option<Job> {
-        if !Job::has_tools(flavour, compiler) {
-            return None;
-        }
+        let launcher = tool(flavour, "mpirun")?;
         let alone = ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().expect("temporary folder");
         succeed(
@@ -127,6 +133,7 @@ impl Job {
         Some(Job {
             folder,
             flavour,
+            launcher,
             command: None,
             _alone: alone,
         })
@@ -157,7 +164,7 @@ impl Job {
     ) -> Vec<Vec<MpiRecord>> {
         let folder = self.folder.path();
         let mut command = Command::new("timeout");
-        command.arg("300").arg(format!("mpirun.{}", self.flavour));
+        command.arg("300").arg(&self.launcher);
         if self.flavour == "openmpi" {
             command.args([
                 "--allow-run-as-root",
@@ -173,7 +180,13 @@ impl Job {
             .args(["-n", &ranks.to_string()])
             .arg(program.unwrap_or_else(|| folder.join("program")))
             .args(arguments);
-        let tracer = tracer().join(format!("libnodescope-mpi-{}.so", self.flavour));
+        // The launcher of MPICH starts programs of both ABIs, so MPICH's tracer must find out which ABI the program has.
+        let preloaded = if self.flavour == ABI {
+            "mpich"
+        } else {
+            self.flavour
+        };
+        let tracer = tracer().join(format!("libnodescope-mpi-{preloaded}.so"));
         let mut preload = OsString::new();
         for library in before.iter().copied().chain([tracer.as_path()]) {
             preload.push(library);

@@ -44,10 +44,7 @@ pub(super) fn hypercall(cpu: &mut Cpu) {
         privilege: cpu.privilege(),
     };
     let mut platform = cpu.platform.expect("called only below run()");
-    let mut memory = Borrowed {
-        cpu,
-        written: false,
-    };
+    let mut memory = Borrowed::new(cpu);
     // SAFETY: as in `Cpu::platform`; `Borrowed` never calls the platform, so the reference is exclusive.
     let platform = unsafe { platform.as_mut() };
     let answer = platform.hypercall(&call, &mut memory);
@@ -82,13 +79,20 @@ pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
 }
 
 /// View of guest memory by linear address, for hypercalls: RAM only, not reported to models.
-struct Borrowed<'a> {
+pub(crate) struct Borrowed<'a> {
     cpu: &'a mut Cpu,
     /// True if a store was made, which may have changed code.
     written: bool,
 }
 
-impl Borrowed<'_> {
+impl<'a> Borrowed<'a> {
+    pub(crate) fn new(cpu: &'a mut Cpu) -> Self {
+        Self {
+            cpu,
+            written: false,
+        }
+    }
+
     fn copy(
         &mut self,
         address: u64,

@@ -25,6 +25,7 @@ use crate::lower::{Lowering, register_offset};
 use crate::mmu::Intent;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
+pub(crate) use cpuid::Borrowed;
 pub use ports::io_allowed;
 
 /// Lowers system instructions; None for instructions of other groups.
