@@ -174,7 +174,7 @@ impl Processes {
             soft: args.engine == Some(args::EngineChoice::Soft),
             hosts: hosts(args),
         };
-        let nodes = config.nodes as usize;
+        let nodes = config.guests() as usize;
         let share = |rank| {
             let block = block(nodes, rank, workers as usize + 1);
             match block.len() {

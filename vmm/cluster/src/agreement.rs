@@ -28,8 +28,9 @@ pub struct Difference {
 }
 
 /// Keys that may differ in clones of a node that has just booted, since a clone gets its identity after the boot.
-pub const MAY_DIFFER_IN_CLONES: [&str; 5] = [
+pub const MAY_DIFFER_IN_CLONES: [&str; 6] = [
     "cluster.nodes",
+    "cluster.shared",
     "job",
     "job.slots",
     "job.trace",
@@ -86,7 +87,7 @@ impl Agreement {
             None => "not told".into(),
         };
         let onoff = |on| if on { "true" } else { "false" }.to_owned();
-        let cpuid = cpuid_tables(config)?;
+        let cpuid = cpuid_tables(config, node)?;
         let features = FEATURES.iter().filter(|feature| {
             let (leaf, subleaf) = feature.leaf;
             let has = |of: &CpuidTable| of.has(leaf, subleaf, feature.register, feature.bit);
@@ -148,8 +149,13 @@ impl Agreement {
             ("the nodes' clock at power-on", config.epoch.to_string()),
             ("a console", onoff(config.console)),
         ];
+        let shared = config.shared.as_ref().map(|shared| {
+            let (path, size) = (&shared.path, Bytes(shared.bytes));
+            ("cluster.shared", format!("{size} in {path}"))
+        });
+        let values = values.into_iter().chain(shared);
         Ok(Self(
-            values.map(|(key, value)| (key.to_owned(), value)).into(),
+            values.map(|(key, value)| (key.to_owned(), value)).collect(),
         ))
     }
 

@@ -319,7 +319,7 @@ impl Origin {
     ) -> Result<Vec<Node>, RunError> {
         let cloning = self.check(config, image)?;
         let (run, _) = self.state()?;
-        let nodes = 0..config.nodes as usize;
+        let nodes = 0..config.guests() as usize;
         Ok(self.build(config, job_disk, &run, cloning, nodes)?.1)
     }
 
@@ -333,12 +333,12 @@ impl Origin {
         cloning: bool,
         numbers: Range<usize>,
     ) -> Result<(Switch, Vec<Node>), RunError> {
-        let layout = &config.topology.socket_memory;
         let of = |index| if cloning { 0 } else { index };
         // Clones share the mapped memory of the snapshot's node. Other nodes get memory of their own, which can be in large pages of the
         // host.
         let memory = |index| -> Result<Ram, RunError> {
             let section = ram(of(index));
+            let layout = &config.topology_of(index as u32).socket_memory;
             if cloning {
                 let shared = self.snapshot.ram(&section, layout);
                 return Ok(shared.map_err(SnapshotFault::from)?);

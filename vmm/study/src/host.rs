@@ -169,15 +169,29 @@ impl Host {
             true => study.node_memory(),
             false => Bytes(study.node_memory().0.saturating_mul(nodes.into())),
         };
-        let needed = Bytes(guests.0.saturating_add(OVERHEAD));
+        // A file server that is a clone has the files of the shared file system in memory of its own.
+        let server = match (study.file_server(), &study.shared) {
+            (Some(_), Some(shared)) if study.boots_once => shared.size.0,
+            (Some(server), _) => server.socket_memory.iter().sum(),
+            (None, _) => 0,
+        };
+        let needed = guests.0.saturating_add(server).saturating_add(OVERHEAD);
+        let needed = Bytes(needed);
         let least = if study.boots_once { "at least " } else { "" };
+        let of_server = match server {
+            0 => String::new(),
+            bytes => format!(", the file server of cluster.shared {}", Bytes(bytes)),
+        };
         let what = format!(
-            "{} nodes of {} need {least}{guests} and {} for nodescope itself",
+            "{} nodes of {} need {least}{guests}{of_server} and {} for nodescope itself",
             nodes,
             study.node_memory(),
             Bytes(OVERHEAD)
         );
-        let fix = "lower it or cluster.nodes, or use a larger host";
+        let fix = match server {
+            0 => "lower it or cluster.nodes, or use a larger host",
+            _ => "lower it, cluster.nodes or cluster.shared.size, or use a larger host",
+        };
         match (self.memory, self.free_memory) {
             (Some(memory), _) if needed > memory => vec![of(
                 study,
@@ -299,6 +313,29 @@ mod tests {
         let text = host().problems(&study).to_string();
         assert!(
             text.contains("s.toml:6: node.memory: 2 nodes of 4 GiB need 8 GiB and 256 MiB for nodescope itself, but this host has 8 GiB; lower it"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_memory_of_a_file_server_counts() {
+        let results = "[results]\ndirectory = \"/tmp/r\"\n";
+        let of = |nodes: &str, memory: &str| {
+            let text = format!(
+                "[cluster]\n{nodes}\nshared = {{ path = \"/scratch\", size = \"6 GiB\" }}\n[node]\nmemory = \"{memory}\"\n[job]\ncommand = \"true\"\n{results}"
+            );
+            Study::parse(Path::new("s.toml"), &text).unwrap()
+        };
+        let text = host().problems(&of("nodes = 2", "1 GiB")).to_string();
+        assert!(
+            text.contains("s.toml:5: node.memory: 2 nodes of 1 GiB need 2 GiB, the file server of cluster.shared 6528 MiB and 256 MiB for nodescope itself, but this host has 8 GiB; lower it, cluster.nodes or cluster.shared.size"),
+            "{text}"
+        );
+        // Clones share memory, but not the files.
+        let text = host().problems(&of("nodes = 2\nboot = \"once\"", "7 GiB"));
+        let text = text.to_string();
+        assert!(
+            text.contains("need at least 7 GiB, the file server of cluster.shared 6 GiB and"),
             "{text}"
         );
     }
