@@ -103,6 +103,7 @@ static void pointer(void) {
         int mine = number(rank, round);
         NEED(MPI_File_write_shared(file, &mine, 1, MPI_INT, &status) == MPI_SUCCESS);
     }
+    MPI_Barrier(MPI_COMM_WORLD);
     int last = number(rank, ROUNDS);
     NEED(MPI_File_write_ordered(file, &last, 1, MPI_INT, &status) == MPI_SUCCESS);
     NEED(MPI_File_sync(file) == MPI_SUCCESS);
@@ -152,7 +153,10 @@ static void locks(void) {
         NEED(fcntl(file, F_SETLK, &lock) == 0);
     }
     MPI_Barrier(MPI_COMM_WORLD);
+    /* NFS reads anew what another node may have written when a file is opened or locked, not while it is open for writing. */
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = sizeof(int)};
     int count = 0;
+    NEED(fcntl(file, F_SETLKW, &lock) == 0);
     NEED(pread(file, &count, sizeof count, 0) == sizeof count && count == 8 * ranks);
     close(file);
 }
@@ -202,7 +206,10 @@ static void full(void) {
         close(file);
         NEED(writes > 0 && unlink(path) == 0);
         file = open(path, O_WRONLY | O_CREAT, 0666);
-        NEED(file >= 0 && write(file, data, sizeof data) == sizeof data && close(file) == 0);
+        /* The server closes a file, and frees its blocks, a moment after it has answered. */
+        for (int i = 0; i < 100 && (written = write(file, data, sizeof data)) < 0; i++)
+            usleep(10000);
+        NEED(file >= 0 && written == sizeof data && close(file) == 0);
     }
     MPI_Barrier(MPI_COMM_WORLD);
 }

@@ -8,10 +8,10 @@ pub const MOST_CORES: u32 = 4;
 /// Memory of a file server beside the files, bytes: kernel, user space, and buffers of the NFS server.
 pub const RESERVE: u64 = 192 << 20;
 
-/// Returns the least memory of a node that serves `bytes` of files, in whole large pages. The kernel needs a 64th of each page to manage it,
-/// and the trees of the page cache.
+/// Returns the least memory of a node that serves `bytes` of files, in whole large pages. A 16th of the files is added: the file system
+/// needs a 32nd for its own tables, and the kernel a 64th of all memory to manage its pages.
 pub fn memory(bytes: u64) -> u64 {
-    let needed = bytes.saturating_add(bytes / 32).saturating_add(RESERVE);
+    let needed = bytes.saturating_add(bytes / 16).saturating_add(RESERVE);
     needed.checked_next_multiple_of(2 << 20).unwrap_or(u64::MAX)
 }
 

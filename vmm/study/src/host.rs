@@ -328,7 +328,7 @@ mod tests {
         };
         let text = host().problems(&of("nodes = 2", "1 GiB")).to_string();
         assert!(
-            text.contains("s.toml:5: node.memory: 2 nodes of 1 GiB need 2 GiB, the file server of cluster.shared 6528 MiB and 256 MiB for nodescope itself, but this host has 8 GiB; lower it, cluster.nodes or cluster.shared.size"),
+            text.contains("s.toml:5: node.memory: 2 nodes of 1 GiB need 2 GiB, the file server of cluster.shared 6720 MiB and 256 MiB for nodescope itself, but this host has 8 GiB; lower it, cluster.nodes or cluster.shared.size"),
             "{text}"
         );
         // Clones share memory, but not the files.

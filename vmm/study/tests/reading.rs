@@ -182,7 +182,7 @@ fn the_shared_file_system_has_a_place_and_a_size() {
         ),
         (
             "nodes = 2\nboot = 'once'\nshared = { path = '/s', size = '1 GiB' }",
-            "raise node.memory to 1248 MiB",
+            "raise node.memory to 1280 MiB",
         ),
     ] {
         let text = parse(cluster).unwrap_err().to_string();
