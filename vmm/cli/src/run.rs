@@ -205,7 +205,9 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             let (exit, text) = with_snapshot(verdict, outcome, save.as_ref());
             file.job_status = outcome.job_status;
             file.virtual_ps = outcome.virtual_ps;
-            file.instructions.clone_from(&outcome.instructions);
+            // A file server is no node of the study.
+            let nodes = outcome.instructions.iter().take(study.nodes as usize);
+            file.instructions = nodes.copied().collect();
             file.network = network(&study, outcome);
             if config.engine.uses_kvm() {
                 file.engines.clone_from(&outcome.engines);

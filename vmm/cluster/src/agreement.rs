@@ -30,13 +30,15 @@ pub struct Difference {
 /// Keys that may differ in clones of a node that has just booted, since a clone gets its identity after the boot.
 pub const MAY_DIFFER_IN_CLONES: [&str; 6] = [
     "cluster.nodes",
-    "cluster.shared",
+    SHARED,
     "job",
     "job.slots",
     "job.trace",
     "job.openmp",
 ];
 
+/// Key of the shared file system; a cluster without one lacks the key.
+pub(crate) const SHARED: &str = "cluster.shared";
 /// Key of the transport of hypercalls, and its two values. The guests' tools choose the transport when they start.
 const CALLS: &str = "study.engine";
 const BY_DOORBELL: &str = "guests call the host by its doorbell, as KVM needs it";
@@ -151,7 +153,7 @@ impl Agreement {
         ];
         let shared = config.shared.as_ref().map(|shared| {
             let (path, size) = (&shared.path, Bytes(shared.bytes));
-            ("cluster.shared", format!("{size} in {path}"))
+            (SHARED, format!("{size} in {path}"))
         });
         let values = values.into_iter().chain(shared);
         Ok(Self(
