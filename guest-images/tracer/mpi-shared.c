@@ -52,6 +52,17 @@ static const char *local_file_system(const char *path) {
     return local_type(of.f_type);
 }
 
+/* An input file that each node has is as good as a shared one for ROMIO. OMPIO makes a file of its own beside it, which the ranks of other
+ * nodes do not find, and waits for ever. */
+static int reads_copies(void) {
+#if defined(OPEN_MPI)
+    const char *component = getenv("OMPI_MCA_io");
+    return component && strstr(component, "romio");
+#else
+    return 1;
+#endif
+}
+
 void shared_file_check(const struct call *call, MPI_Comm comm, const char *name, int mode) {
     const struct communicator *on = call->communicator;
     const char *nodes = getenv("NODESCOPE_NODES"), *shared = getenv("NODESCOPE_SHARED");
@@ -68,8 +79,7 @@ void shared_file_check(const struct call *call, MPI_Comm comm, const char *name,
     real.Comm_free(&here);
     if (here_size == on->size)
         return;
-    /* An input file that each node has is as good as a shared one. */
-    unsigned char one = (mode & MPI_MODE_RDONLY) && !access(path, R_OK), all = 0;
+    unsigned char one = (mode & MPI_MODE_RDONLY) && reads_copies() && !access(path, R_OK), all = 0;
     real.Allreduce(&one, &all, 1, MPI_BYTE, MPI_BAND, comm);
     if (all)
         return;

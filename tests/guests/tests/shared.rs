@@ -129,7 +129,7 @@ mpirun.openmpi -np 2 --hostfile $NODESCOPE_HOSTFILE ./openmpi /job/folder indivi
 echo \"Open MPI: $?\"
 mpiexec.hydra -n 2 ./mpich . individual
 echo \"MPICH: $?\"
-mpirun.openmpi -np 2 --hostfile $NODESCOPE_HOSTFILE ./openmpi /job same && echo \"same: done\"
+mpiexec.hydra -n 2 ./mpich /job same && echo \"same: done\"
 mpirun.openmpi -np 2 --host node1:2 ./openmpi /tmp individual && echo \"one node: done\"
 ";
     let job = [

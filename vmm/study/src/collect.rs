@@ -273,7 +273,7 @@ mod tests {
             ("**/x[0-9]", NodeSelection::First, "**/x[0-9]", "**/x[0-9]"),
         ] {
             let entry = entry(text);
-            assert_eq!((entry.nodes, &*entry.path), (selection, path));
+            assert_eq!((&entry.nodes, &*entry.path), (&selection, path));
             assert_eq!(entry.name(), name);
         }
         for (text, problem) in [
