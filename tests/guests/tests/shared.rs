@@ -105,7 +105,7 @@ fn mpi_io_locks_and_names_hold_on_four_nodes() {
     let reader = TraceReader::open(first.dir.join(TRACE_FILE)).unwrap();
     assert_eq!(reader.header().nodes.len(), 4);
     let opened = reader.events().map(Result::unwrap).filter(
-        |event| matches!(&event.body, Body::Mpi(call) if call.function == Function::FileOpen),
+        |event| matches!(&event.body, Body::Mpi(call) if call.record.function == Function::FileOpen),
     );
     assert!(opened.count() >= 4 * 9);
     let server = &first.outcome.network[4];
