@@ -174,7 +174,7 @@ fn the_shared_file_system_has_a_place_and_a_size() {
         ),
         (
             "nodes = 2\nshared = { path = '/s', size = '1 GiB', type = 'nfs' }",
-            "cluster.shared.type: is unknown",
+            "cluster.shared.type: is not a known key",
         ),
         (
             "nodes = 1022\nshared = { path = '/s', size = '1 GiB' }",
@@ -524,7 +524,7 @@ fn the_guest_collects_what_the_host_waits_for() {
         "#!/bin/sh\nNODESCOPE_NODE=${1#node} exec sh -c \"$2\"\n",
     );
     let script = script
-        .replace("cd /job", &format!("cd {}", job.display()))
+        .replace("top=/job", &format!("top={}", job.display()))
         .replace("/opt/nodescope/bin/nodescope-guest", put.to_str().unwrap())
         .replace("/opt/nodescope/rsh", rsh.to_str().unwrap());
     let script = tool("collect", &script);
