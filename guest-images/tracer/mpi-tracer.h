@@ -14,6 +14,7 @@
  *     mpi-communicators.c   communicator ids, world ranks, neighbours
  *     mpi-objects.c         windows, files and matched messages
  *     mpi-requests.c        serial numbers of requests
+ *     mpi-shared.c          files that several nodes open together
  *
  *     mpi-standard-abi.h    stands for mpi.h in programs of the standard ABI
  *
@@ -43,7 +44,7 @@
     X(ompi_mpi_op_band) X(ompi_mpi_op_bor) X(ompi_mpi_op_bxor) X(ompi_mpi_op_land) X(ompi_mpi_op_lor)                          \
     X(ompi_mpi_op_lxor) X(ompi_mpi_op_max) X(ompi_mpi_op_maxloc) X(ompi_mpi_op_min) X(ompi_mpi_op_minloc)                      \
     X(ompi_mpi_op_no_op) X(ompi_mpi_op_prod) X(ompi_mpi_op_replace) X(ompi_mpi_op_sum) X(ompi_request_null)                    \
-    X(ompi_message_no_proc) X(ompi_message_null) X(ompi_mpi_file_null) X(ompi_mpi_win_null)
+    X(ompi_message_no_proc) X(ompi_message_null) X(ompi_mpi_file_null) X(ompi_mpi_info_null) X(ompi_mpi_win_null)
 struct predefined {
 #define PREDEFINED_FIELD(symbol) void *symbol;
     PREDEFINED(PREDEFINED_FIELD)
@@ -233,6 +234,11 @@ void call_transferred(struct call *, const MPI_Status *, uint64_t serial, int re
 void call_starts(struct call *, const MPI_Request *, enum request_kind);
 void call_prepares(struct call *, const MPI_Request *, enum request_kind);
 
+/* ---- files that nodes share ---- */
+
+/* Before MPI_File_open, on every rank: ends a program that opens one file on several nodes where each node has files of its own. */
+void shared_file_check(const struct call *, MPI_Comm, const char *name, int mode);
+
 /* ---- where calls are made ---- */
 
 /* Of the last Fortran call of this thread, and of the one before. */
@@ -244,6 +250,7 @@ const char *module_announces(struct module *);
 
 /* MPI functions that the tracer itself needs. */
 #define HELPERS(X)                                                                                                             \
+    X(Abort) X(Allreduce) X(Barrier) X(Comm_free) X(Comm_split_type)                                                           \
     X(Comm_rank) X(Comm_size) X(Comm_remote_size) X(Comm_test_inter) X(Comm_group) X(Comm_remote_group)                        \
     X(Group_translate_ranks) X(Group_free) X(Group_size) X(Type_size_x) X(Get_elements_x) X(Test_cancelled)                    \
     X(Query_thread) X(Topo_test) X(Cartdim_get) X(Cart_shift) X(Graph_neighbors_count) X(Graph_neighbors)                      \

@@ -23,7 +23,7 @@ static uint32_t access_of(int mode) {
 }
 
 WRAP(File_open, (MPI_Comm comm, const char *name, int mode, MPI_Info info, MPI_File *file), (comm, name, mode, info, file),
-     call_on(call, comm); r->detail = access_of(mode); section_text(call, NODESCOPE_SECTION_NAME, name), opened(call, *file))
+     call_on(call, comm); shared_file_check(call, comm, name, mode); r->detail = access_of(mode); section_text(call, NODESCOPE_SECTION_NAME, name), opened(call, *file))
 WRAP(File_close, (MPI_File * file), (file), call_ends_object(call, OBJECT_FILE, HANDLE(*file)), )
 WRAP(File_delete, (const char *name, MPI_Info info), (name, info), section_text(call, NODESCOPE_SECTION_NAME, name), )
 WRAP(File_set_size, (MPI_File file, MPI_Offset size), (file, size), on_file(call, file); r->offset = size, )

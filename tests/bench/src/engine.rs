@@ -152,6 +152,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         study_id: "0".into(),
         seed: 1,
         nodes,
+        shared: None,
         topology: NodeTopology::uniform(sockets.into(), 1, 1, MEMORY / u64::from(sockets)),
         cpuid: Default::default(),
         required_features: Vec::new(),

@@ -52,6 +52,7 @@ fn config(files: &Path) -> ClusterConfig {
         study_id: "0".into(),
         seed: 1,
         nodes: NODES,
+        shared: None,
         topology: NodeTopology::uniform(VCPUS, 1, 1, u64::from(VCPUS) * SOCKET_MEMORY),
         cpuid: Default::default(),
         required_features: Vec::new(),

@@ -117,6 +117,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         study_id: "0".into(),
         seed: 1,
         nodes,
+        shared: None,
         topology: node,
         cpuid: Default::default(),
         required_features: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nodescope_study::Collect;
+use nodescope_study::{Collect, NodeSelection};
 
 /// Greatest number of missing files that a message names, and of nodes whose refused file is recorded.
 const MAX_LISTED: usize = 8;
@@ -102,9 +102,10 @@ impl Awaited {
     /// Returns a clause that names the entries without a file and their nodes; `None` if there are none.
     fn unanswered(&self) -> Option<String> {
         let missing = self.entries.iter().flat_map(|(entry, nodes)| {
-            nodes
-                .iter()
-                .map(move |node| format!("{:?} on node{node}", entry.path))
+            nodes.iter().map(move |node| match entry.nodes {
+                NodeSelection::Shared(_) => format!("{:?}", entry.to_string()),
+                _ => format!("{:?} on node{node}", entry.path),
+            })
         });
         let count: usize = self.entries.iter().map(|(_, nodes)| nodes.len()).sum();
         let listed: Vec<_> = missing.take(MAX_LISTED).collect();
@@ -126,8 +127,6 @@ fn key(entry: &Collect) -> String {
 
 #[cfg(test)]
 mod tests {
-    use nodescope_study::NodeSelection;
-
     use super::*;
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use nodescope_cluster::config::SharedFiles;
 use nodescope_cluster::{ClusterConfig, Engine};
 use nodescope_counters::guest::{GuestCounting, HostProcessor};
 use nodescope_image::{BlockHashes, Lease};
@@ -98,6 +99,7 @@ pub fn cluster(
         study_id: study_id(study, &files.identity, &job_disk)?,
         seed: study.seed,
         nodes: study.nodes,
+        shared: shared(study),
         topology: study.topology.clone(),
         cpuid: study.cpuid.clone(),
         required_features: study.required_features.clone(),
@@ -131,13 +133,22 @@ pub fn cluster(
         windows: study.windows.clone(),
         time_limit_ps: study.time_limit.0,
         deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),
-        host_threads: threads.min(study.nodes as usize).max(1),
+        host_threads: threads.min(study.guest_names().len()).max(1),
     };
     Ok(Prepared {
         cluster,
         image,
         identity: files.identity,
         _lease: files.lease,
+    })
+}
+
+fn shared(study: &Study) -> Option<SharedFiles> {
+    let (shared, server) = study.shared.as_ref().zip(study.file_server())?;
+    Some(SharedFiles {
+        path: shared.path.clone(),
+        bytes: shared.size.0,
+        server,
     })
 }
 

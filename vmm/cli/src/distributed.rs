@@ -211,7 +211,7 @@ impl Processes {
             sandbox: args.sandbox,
             snapshots: snapshots.iter().map(|path| absolute(path)).collect(),
         };
-        let nodes = config.nodes as usize;
+        let nodes = config.guests() as usize;
         let share = |rank| {
             let block = block(nodes, rank, workers as usize + 1);
             match block.len() {

@@ -223,7 +223,10 @@ impl ProgressReporter {
     fn left(&self, progress: &Progress, seconds: f64) -> Option<TimeLeft> {
         let virtual_rate = progress.virtual_ps.saturating_sub(self.before_ps) as f64 / seconds;
         if let Some(window) = &progress.window {
-            let counts = |all: &[u64]| all.iter().map(|&count| count as f64).sum::<f64>();
+            // Windows do not count a file server's instructions.
+            let nodes = progress.phases.len();
+            let counts =
+                |all: &[u64]| (all.iter().take(nodes).map(|&count| count as f64)).sum::<f64>();
             let rate = (counts(&progress.instructions) - counts(&self.before)) / seconds;
             let (instructions, ps) = (window.instructions_left, window.ps_left);
             let seconds = match (instructions, ps) {

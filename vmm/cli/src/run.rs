@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::once::{self, Boot};
-use nodescope_cluster::results::{FILES, console_log, stored_name};
+use nodescope_cluster::results::{FILES, stored_name};
 use nodescope_cluster::{
     ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Origin, Outcome,
     PeerError, Peers, ResultsFolder, RunError, Save,
@@ -15,8 +15,8 @@ use nodescope_cluster::{
 use nodescope_counters::Measurement;
 use nodescope_hypercall::printable_json;
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
-use nodescope_study::Study;
 use nodescope_study::quantity::Time;
+use nodescope_study::{Mpi, Study};
 use tempfile::TempDir;
 
 use crate::args::{self, Args, LogFormat};
@@ -144,7 +144,9 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         .collect();
     let confined = sandbox::enter(args.sandbox, &study, &config, kept, &mut signals)?;
     file.notes.extend(confined.gaps.clone());
-    let boot = boot.map(BootSnapshot::new).transpose()?;
+    let boot = boot
+        .map(|snapshot| BootSnapshot::new(snapshot, &config))
+        .transpose()?;
     let record = TakeOnce::new(file.clone());
     arm(&signals, &results, &record, all.log_format);
     let processes = match workers {
@@ -243,8 +245,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             let (exit, text) = with_snapshot(verdict, outcome, save.as_ref());
             file.job_status = outcome.job_status;
             file.virtual_ps = outcome.virtual_ps;
-            file.instructions.clone_from(&outcome.instructions);
-            file.network = network(outcome);
+            // A file server is no node of the study.
+            let nodes = outcome.instructions.iter().take(study.nodes as usize);
+            file.instructions = nodes.copied().collect();
+            file.network = network(&study, outcome);
             if config.engine.uses_kvm() {
                 file.engines.clone_from(&outcome.engines);
                 let engines = ("engines".into(), engines(&outcome.engines));
@@ -289,24 +293,27 @@ struct BootSnapshot {
     snapshot: PathBuf,
     /// Folder for the results of the boot, so that the run's own results do not depend on whether the boot was done before.
     folder: ResultsFolder,
+    /// Name of the console log of the node that boots.
+    log: String,
     _scratch: TempDir,
 }
 
 impl BootSnapshot {
-    fn new(snapshot: PathBuf) -> Result<Self, Failure> {
+    fn new(snapshot: PathBuf, config: &ClusterConfig) -> Result<Self, Failure> {
         let scratch = tempfile::tempdir().map_err(Failure::io("create", &env::temp_dir()))?;
         Ok(Self {
             snapshot,
             folder: ResultsFolder::create(scratch.path()).map_err(folder_failure)?,
+            log: config.console_log(0),
             _scratch: scratch,
         })
     }
 
     /// Copies the console log of a node that did not boot into the results.
     fn keep_console(&self, results: &ResultsFolder) -> Result<(), RunError> {
-        let name = console_log(0);
-        let console = fs::read(self.folder.path().join(&name)).unwrap_or_default();
-        results.write(&name, &console)?;
+        let name = self.log.as_str();
+        let console = fs::read(self.folder.path().join(name)).unwrap_or_default();
+        results.write(name, &console)?;
         Ok(())
     }
 }
@@ -446,6 +453,8 @@ fn arm(
 fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -> (Exit, String) {
     let logs = format!("see the console logs in {}", folder.display());
     let at = Time(outcome.virtual_ps / 1_000_000_000 * 1_000_000_000);
+    let names = study.guest_names();
+    let name = |node: u32| names.get(node as usize).cloned().unwrap_or_default();
     match &outcome.ending {
         Ending::PoweredOff => match outcome.job_status {
             Some(0) => match (awaited.missing(), nothing_measured(outcome)) {
@@ -482,17 +491,21 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
         Ending::TimeLimit => (
             Exit::TimeLimit,
             format!(
-                "the time limit of {} was reached; raise study.time_limit, or {logs}",
-                study.time_limit
+                "the time limit of {} was reached; raise study.time_limit, or {logs}{}",
+                study.time_limit,
+                shared_hint(study)
             ),
         ),
         Ending::GuestPanic { node, line } => (
             Exit::Guest,
-            format!("the kernel of node{node} panicked after {at}: {line}; {logs}"),
+            format!(
+                "the kernel of {} panicked after {at}: {line}; {logs}",
+                name(*node)
+            ),
         ),
         Ending::Reset { node } => (
             Exit::Guest,
-            format!("node{node} reset itself after {at}; {logs}"),
+            format!("{} reset itself after {at}; {logs}", name(*node)),
         ),
         Ending::Hung => (
             Exit::TimeLimit,
@@ -526,7 +539,7 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
             format!("the run ended after its snapshot, after {at}"),
         ),
         Ending::Stragglers { nodes } => {
-            let nodes: Vec<_> = nodes.iter().map(|node| format!("node{node}")).collect();
+            let nodes: Vec<_> = nodes.iter().map(|&node| name(node)).collect();
             (
                 Exit::TimeLimit,
                 format!(
@@ -579,16 +592,28 @@ fn nothing_measured(outcome: &Outcome) -> Option<String> {
     (!texts.is_empty()).then(|| format!("the job ended well, but {}", texts.join("; ")))
 }
 
-fn network(outcome: &Outcome) -> Vec<NetworkCounts> {
-    let count = |(node, counts): (usize, &nodescope_fabric::PortCounts)| NetworkCounts {
-        node: format!("node{node}"),
+fn network(study: &Study, outcome: &Outcome) -> Vec<NetworkCounts> {
+    let count = |(node, counts): (String, &nodescope_fabric::PortCounts)| NetworkCounts {
+        node,
         sent_frames: counts.sent_frames,
         sent_bytes: counts.sent_bytes,
         received_frames: counts.received_frames,
         received_bytes: counts.received_bytes,
         dropped_frames: counts.dropped_frames,
     };
-    outcome.network.iter().enumerate().map(count).collect()
+    let names = study.guest_names().into_iter();
+    names.zip(&outcome.network).map(count).collect()
+}
+
+/// Returns advice for a program that may wait for ever in `MPI_File_open`: where calls are traced, the tracer has ended it with a message.
+fn shared_hint(study: &Study) -> &'static str {
+    let files_of_their_own = study.nodes > 1 && study.shared.is_none();
+    match files_of_their_own && study.job.mpi != Mpi::None && !study.job.trace {
+        true => {
+            "; a program whose ranks on several nodes open a file together needs cluster.shared, and waits for ever without it"
+        }
+        false => "",
+    }
 }
 
 /// Returns the exit code for an error: the host's, the study's or the guest's fault.

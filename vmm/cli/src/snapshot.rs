@@ -168,7 +168,7 @@ fn list() -> Result<Exit, Failure> {
 }
 
 fn line(path: &Path, about: &About) -> String {
-    let nodes = match about.instructions.len() {
+    let nodes = match about.nodes() {
         1 => "1 node".to_owned(),
         nodes => format!("{nodes} nodes"),
     };
@@ -215,10 +215,11 @@ fn show(path: &Path) -> Result<Exit, Failure> {
     row("written by", &format!("nodescope {}", origin.program()));
     row("study id", &about.study_id);
     for (node, instructions) in about.instructions.iter().enumerate() {
-        row(
-            &format!("node{node}"),
-            &format!("{instructions} instructions"),
-        );
+        let name = match node < about.nodes() {
+            true => format!("node{node}"),
+            false => "file server".into(),
+        };
+        row(&name, &format!("{instructions} instructions"));
     }
     if !about.windows.is_empty() {
         row("windows", &about.windows.join(", "));

@@ -28,14 +28,17 @@ pub struct Difference {
 }
 
 /// Keys that may differ in clones of a node that has just booted, since a clone gets its identity after the boot.
-pub const MAY_DIFFER_IN_CLONES: [&str; 5] = [
+pub const MAY_DIFFER_IN_CLONES: [&str; 6] = [
     "cluster.nodes",
+    SHARED,
     "job",
     "job.slots",
     "job.trace",
     "job.openmp",
 ];
 
+/// Key of the shared file system; a cluster without one lacks the key.
+pub(crate) const SHARED: &str = "cluster.shared";
 /// Key of the transport of hypercalls, and its two values. The guests' tools choose the transport when they start.
 const CALLS: &str = "study.engine";
 const BY_DOORBELL: &str = "guests call the host by its doorbell, as KVM needs it";
@@ -86,7 +89,7 @@ impl Agreement {
             None => "not told".into(),
         };
         let onoff = |on| if on { "true" } else { "false" }.to_owned();
-        let cpuid = cpuid_tables(config)?;
+        let cpuid = cpuid_tables(config, node)?;
         let features = FEATURES.iter().filter(|feature| {
             let (leaf, subleaf) = feature.leaf;
             let has = |of: &CpuidTable| of.has(leaf, subleaf, feature.register, feature.bit);
@@ -148,8 +151,13 @@ impl Agreement {
             ("the nodes' clock at power-on", config.epoch.to_string()),
             ("a console", onoff(config.console)),
         ];
+        let shared = config.shared.as_ref().map(|shared| {
+            let (path, size) = (&shared.path, Bytes(shared.bytes));
+            (SHARED, format!("{size} in {path}"))
+        });
+        let values = values.into_iter().chain(shared);
         Ok(Self(
-            values.map(|(key, value)| (key.to_owned(), value)).into(),
+            values.map(|(key, value)| (key.to_owned(), value)).collect(),
         ))
     }
 

@@ -14,11 +14,12 @@ use nodescope_engine::Vcpu;
 use nodescope_engine_soft::{DecodedPool, SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_fabric::{LinkError, Switch};
 use nodescope_hypercall::NodeIdentity;
-use nodescope_image::{BLOCK_BYTES, BlockHashes, NodeCommandLine};
+use nodescope_image::{BLOCK_BYTES, BlockHashes, NodeCommandLine, SharedMount};
 use nodescope_machine::acpi::{AcpiError, PlatformDescription, Trigger, VirtioSlot};
 use nodescope_machine::boot::{BootConfig, BootError, Initramfs, KernelImage};
 use nodescope_machine::cpuid::CpuidError;
 use nodescope_machine::node::{AssemblyError, Node, NodeParts};
+use nodescope_machine::topology::NodeTopology;
 use nodescope_machine::{acpi, boot, cpuid};
 use nodescope_memory::{LayoutError, Ram};
 use nodescope_x86::{CpuidTable, VcpuState};
@@ -105,7 +106,7 @@ enum Start<'a> {
 
 /// Builds the switch and all nodes. `job_disk` is the path of a file with the job disk's contents.
 pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Node>), BuildError> {
-    build_some(config, job_disk, 0..config.nodes as usize)
+    build_some(config, job_disk, 0..config.guests() as usize)
 }
 
 /// Builds the switch, with the ports of all nodes, and the nodes with these numbers.
@@ -142,7 +143,9 @@ fn build_each<'a>(
     job_disk: &Path,
     starts: impl Iterator<Item = (u32, Start<'a>)>,
 ) -> Result<(Switch, Vec<Node>), BuildError> {
-    let ports: Vec<_> = (0..config.nodes).map(|n| (mac(n), config.link)).collect();
+    let ports: Vec<_> = (0..config.guests())
+        .map(|n| (mac(n), config.link))
+        .collect();
     let switch = Switch::new(&ports)?;
     let open = |path: &Path, blocks: Option<&BlockHashes>| {
         let image = match blocks {
@@ -168,7 +171,10 @@ fn build_each<'a>(
 
 /// Returns the CPUID table of each vCPU of a node: the study's features, without those that a snapshot lacks and, if the run uses KVM,
 /// without those that this host's KVM does not offer.
-pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
+pub(crate) fn cpuid_tables(
+    config: &ClusterConfig,
+    topology: &NodeTopology,
+) -> Result<Vec<CpuidTable>, BuildError> {
     let kvm = config.engine.uses_kvm().then(kvm::usable).transpose()?;
     let allowed = |feature: &cpuid::Feature| {
         let has = |table: &CpuidTable| {
@@ -180,7 +186,6 @@ pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, Bu
         is_offered && (feature.is_the_platforms() || kvm.as_ref().is_none_or(|kvm| has(&kvm.cpuid)))
     };
     let required = &config.required_features;
-    let topology = &config.topology;
     Ok(cpuid::tables(topology, &config.cpuid, required, allowed)?)
 }
 
@@ -191,7 +196,8 @@ pub fn vcpus(
     ram: &Ram,
 ) -> Result<Vec<Box<dyn Vcpu>>, BuildError> {
     let code = SharedCode::new(ram.clone());
-    Ok(portable(config, node, &code, &cpuid_tables(config)?))
+    let tables = cpuid_tables(config, config.topology_of(node))?;
+    Ok(portable(config, node, &code, &tables))
 }
 
 fn portable(
@@ -224,7 +230,7 @@ fn build_node(
     disks: [&Arc<Image>; 2],
     pool: &Arc<DecodedPool>,
 ) -> Result<Node, BuildError> {
-    let topology = config.topology.clone();
+    let topology = config.topology_of(index).clone();
     topology.validate().map_err(AcpiError::from)?;
     let timing = BlockTiming {
         clock: Hertz::new(topology.tsc_hz).ok_or(AssemblyError::Clock)?,
@@ -280,6 +286,10 @@ fn build_node(
         console: config.console,
         doorbell: config.doorbell(),
         warm: config.warm,
+        shared: config.shared.as_ref().map(|shared| SharedMount {
+            path: shared.path.clone(),
+            bytes: shared.bytes,
+        }),
         extra: config.kernel_parameters.clone(),
         ..NodeCommandLine::new(index, config.nodes, topology.tsc_hz / 1000)
     };
@@ -303,7 +313,7 @@ fn build_node(
         }
         Start::Memory(ram, _) => (ram, VcpuState::reset()),
     };
-    let cpuid = cpuid_tables(config)?;
+    let cpuid = cpuid_tables(config, &topology)?;
     let code = SharedCode::with_pool(ram.clone(), pool.clone());
     let vcpus = portable(config, index, &code, &cpuid);
     let on_kvm = match config.engine.uses_kvm() {

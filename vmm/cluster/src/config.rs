@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nodescope_counters::guest::GuestCounting;
 use nodescope_fabric::LinkConfig;
-use nodescope_image::BlockHashes;
+use nodescope_image::{BlockHashes, NodeCommandLine};
 use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::NodeTopology;
@@ -36,6 +36,17 @@ impl Engine {
     }
 }
 
+/// The file system that all nodes share, and the file server: a node beside the cluster's, which serves the files and runs no ranks.
+#[derive(Clone, Debug)]
+pub struct SharedFiles {
+    /// Folder in which the nodes mount the file system.
+    pub path: String,
+    /// Size of the file system, bytes.
+    pub bytes: u64,
+    /// Topology of the file server.
+    pub server: NodeTopology,
+}
+
 /// Configuration of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
@@ -47,6 +58,8 @@ pub struct ClusterConfig {
     pub seed: u64,
     /// Number of the cluster's nodes.
     pub nodes: u32,
+    /// File system that all nodes share; `None`: no such file system, and no file server.
+    pub shared: Option<SharedFiles>,
     /// Topology of each node: sockets, cores, threads, caches, memory, clock.
     pub topology: NodeTopology,
     /// CPU features that are hidden from guests, and the hypervisor that they see.
@@ -121,6 +134,29 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
+    /// Returns the number of guests: the cluster's nodes, and the file server if there is one. The file server has the last number.
+    pub fn guests(&self) -> u32 {
+        self.nodes + u32::from(self.shared.is_some())
+    }
+
+    /// Returns the topology of a guest.
+    pub fn topology_of(&self, guest: u32) -> &NodeTopology {
+        match &self.shared {
+            Some(shared) if guest >= self.nodes => &shared.server,
+            _ => &self.topology,
+        }
+    }
+
+    /// Returns the name of a guest: `node0`, `node1`, …, and `fileserver`.
+    pub fn name_of(&self, guest: u32) -> String {
+        NodeCommandLine::new(guest, self.nodes, 0).name()
+    }
+
+    /// Returns the name of a guest's console log among the results.
+    pub fn console_log(&self, guest: u32) -> String {
+        format!("console-{}.log", self.name_of(guest))
+    }
+
     /// Returns whether hypercalls use the doorbell, which is required where KVM executes any of the guests' instructions.
     pub fn doorbell(&self) -> bool {
         self.doorbell || self.engine.uses_kvm()

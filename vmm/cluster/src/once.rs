@@ -89,6 +89,7 @@ pub fn boot(
 fn alone(config: &ClusterConfig) -> ClusterConfig {
     ClusterConfig {
         nodes: 1,
+        shared: None,
         job_disk: job_disk(&[]).expect("a disk without files is a disk"),
         slots: Vec::new(),
         trace: false,

@@ -62,9 +62,9 @@ pub struct WindowProgress {
 pub struct Progress {
     /// Virtual time since power-on, picoseconds.
     pub virtual_ps: u64,
-    /// Instructions retired by each node.
+    /// Instructions retired by each guest: the nodes, and the file server behind them.
     pub instructions: Vec<u64>,
-    /// Phase of each node.
+    /// Phase of each node, without a file server.
     pub phases: Vec<Phase>,
     /// Progress of the open window; `None` if no window is open.
     pub window: Option<WindowProgress>,

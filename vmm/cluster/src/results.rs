@@ -13,11 +13,6 @@ use crate::folder::{FolderError, ResultsFolder};
 /// Folder of the guests' files, in the results folder.
 pub const FILES: &str = "files";
 
-/// Returns the name of a node's console log among the results.
-pub fn console_log(node: u32) -> String {
-    format!("console-node{node}.log")
-}
-
 /// Greatest number of guests' files that are open at a time: guests may have begun any number.
 const MOST_OPEN: usize = 16;
 
@@ -42,12 +37,15 @@ pub struct Results<'a> {
 }
 
 impl<'a> Results<'a> {
-    /// Creates the console logs.
-    pub fn create(folder: &'a ResultsFolder, nodes: u32) -> Result<Self, FolderError> {
+    /// Creates the console logs, with these names in the order of the nodes.
+    pub fn create(
+        folder: &'a ResultsFolder,
+        logs: impl IntoIterator<Item = String>,
+    ) -> Result<Self, FolderError> {
         Ok(Self {
             folder,
-            consoles: (0..nodes)
-                .map(|node| folder.create_file(&console_log(node)))
+            consoles: (logs.into_iter())
+                .map(|log| folder.create_file(&log))
                 .collect::<Result<_, _>>()?,
             begun: BTreeSet::new(),
             open: Vec::new(),
@@ -179,7 +177,7 @@ mod tests {
     fn any_number_of_files_may_be_begun() {
         let dir = tempfile::tempdir().unwrap();
         let folder = ResultsFolder::create(dir.path()).unwrap();
-        let mut results = Results::create(&folder, 1).unwrap();
+        let mut results = Results::create(&folder, []).unwrap();
         let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
         let before = descriptors();
         for text in [b"ab", b"cd"] {
@@ -201,7 +199,7 @@ mod tests {
     fn what_cannot_be_a_file_is_no_failure_of_the_host() {
         let dir = tempfile::tempdir().unwrap();
         let folder = ResultsFolder::create(dir.path()).unwrap();
-        let mut results = Results::create(&folder, 1).unwrap();
+        let mut results = Results::create(&folder, []).unwrap();
         results.chunk(&piece("a", 0, b"x", true)).unwrap();
         results.chunk(&piece("c/d", 0, b"x", true)).unwrap();
         let long = "n".repeat(256);
@@ -220,7 +218,7 @@ mod tests {
     fn chunks_land_at_their_offsets_and_a_new_file_of_the_same_name_starts_afresh() {
         let dir = tempfile::tempdir().unwrap();
         let folder = ResultsFolder::create(&dir.path().join("a/b")).unwrap();
-        let mut results = Results::create(&folder, 1).unwrap();
+        let mut results = Results::create(&folder, []).unwrap();
         let chunk = |offset, data: &[u8], last| FileChunk {
             name: "out/x.txt".into(),
             offset,
@@ -240,7 +238,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
         let folder = ResultsFolder::create(dir.path()).unwrap();
-        let mut results = Results::create(&folder, 1).unwrap();
+        let mut results = Results::create(&folder, ["console-node0.log".into()]).unwrap();
         assert_eq!(results.notes(), None);
         for (name, data) in [
             ("-rf", &b"1"[..]),

@@ -22,7 +22,7 @@ use crate::folder::ResultsFolder;
 use crate::monitor::{NodeMonitor, phases};
 use crate::network::Network;
 use crate::outcome::{Ending, Observer, Outcome, Progress, RunError, WindowProgress};
-use crate::results::{Results, Stored, console_log};
+use crate::results::{Results, Stored};
 use crate::saving::{Options, Saved, Saving};
 use crate::snapshot::{self, Origin};
 use crate::spans::PhaseSpan;
@@ -43,8 +43,8 @@ pub const JOB_DISK: &str = "job.disk";
 pub fn file_names(config: &ClusterConfig) -> Vec<String> {
     let attributed = config.windows.iter().any(|window| window.attribution);
     let fixed = [JOB_DISK, TRACE_FILE, WindowsFile::NAME].map(String::from);
-    (0..config.nodes)
-        .map(console_log)
+    (0..config.guests())
+        .map(|guest| config.console_log(guest))
         .chain(fixed)
         .chain(config.capture.then(|| CAPTURE_FILE.into()))
         .chain(attributed.then(|| ProfilesFile::NAME.into()))
@@ -76,7 +76,7 @@ pub fn run_with(
         Some(origin) => origin.check(config, options.image)?,
         None => false,
     };
-    let count = config.nodes as usize;
+    let count = config.guests() as usize;
     let distributed = |what| Err(RunError::Distributed { what });
     match options.peers {
         Some(_) if config.engine.uses_kvm() => return distributed("cannot use KVM"),
@@ -88,7 +88,7 @@ pub fn run_with(
         None => None,
     };
     let own = (distribution.as_ref()).map_or(0..count, Distribution::own);
-    let results = Results::create(folder, config.nodes)?;
+    let results = Results::create(folder, (0..config.guests()).map(|n| config.console_log(n)))?;
     let job_disk = folder.write(JOB_DISK, &config.job_disk)?;
     let earlier = from.map(|origin| origin.state());
     let earlier = earlier.transpose()?;
@@ -96,9 +96,10 @@ pub fn run_with(
         (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, cloning, own)?,
         _ => build_some(config, &job_disk, own)?,
     };
-    let entries = (0..count)
+    // A file server runs no ranks, and is no node of the trace.
+    let entries = (0..config.nodes)
         .map(|n| NodeEntry {
-            name: format!("node{n}"),
+            name: config.name_of(n),
             vcpus: config.topology.vcpus(),
             frequency_hz: config.topology.tsc_hz,
         })
@@ -349,7 +350,8 @@ impl Run<'_> {
 
     /// Returns the factor by which a batch takes the host longer than a batch of [`VCPUS`] vCPUs; at least 1.
     fn slowness(&self) -> u64 {
-        let vcpus = u64::from(self.config.nodes) * u64::from(self.config.topology.vcpus());
+        let vcpus = |guest| u64::from(self.config.topology_of(guest).vcpus());
+        let vcpus: u64 = (0..self.config.guests()).map(vcpus).sum();
         vcpus.div_ceil(VCPUS).max(1)
     }
 
@@ -436,7 +438,10 @@ impl Run<'_> {
         });
         Progress {
             virtual_ps: self.now_ps,
-            phases: phases(&self.monitors, open.map(|(_, phase)| phase)),
+            phases: phases(
+                &self.monitors[..self.config.nodes as usize],
+                open.map(|(_, phase)| phase),
+            ),
             instructions,
             window,
         }
@@ -551,7 +556,8 @@ impl Run<'_> {
                 }
                 monitor.assembler.request(event.request, stamp, &mut stream);
             }
-            if !stream.is_empty() {
+            let is_traced = index < self.config.nodes as usize;
+            if is_traced && !stream.is_empty() {
                 streams.push(stream);
             }
         }
@@ -610,7 +616,7 @@ impl Run<'_> {
         let instructions: Vec<u64> = (0..executor.len())
             .map(|n| executor.instructions(n))
             .collect();
-        let total = instructions.iter().sum();
+        let total = instructions.iter().take(self.config.nodes as usize).sum();
         let (windows, monitors) = (&mut self.windows, &self.monitors);
         let closed = windows.stop(executor, monitors, self.now_ps, total);
         self.warnings.append(&mut self.windows.lost());
@@ -619,6 +625,7 @@ impl Run<'_> {
         let streams: Vec<Vec<Event>> = self
             .monitors
             .iter_mut()
+            .take(self.config.nodes as usize)
             .map(|w| {
                 let mut events = Vec::new();
                 w.assembler.finish(stamp, &mut events);
@@ -633,7 +640,11 @@ impl Run<'_> {
         for (node, monitor) in self.monitors.iter().enumerate() {
             let mut notes = of_nodes.remove(&node).unwrap_or_default();
             notes.extend(monitor.notes());
-            let notes = notes.iter().map(|text| format!("node {node}: {text}"));
+            let name = match self.config.nodes as usize {
+                nodes if node < nodes => format!("node {node}"),
+                _ => self.config.name_of(node as u32),
+            };
+            let notes = notes.iter().map(|text| format!("{name}: {text}"));
             self.warnings.extend(notes);
         }
         self.warnings.extend(self.results.notes());

@@ -82,7 +82,7 @@ impl Run<'_> {
         }
         let folder = self.results.folder().path();
         for index in 0..executor.len() {
-            let log = folder.join(crate::results::console_log(index as u32));
+            let log = folder.join(self.config.console_log(index as u32));
             writing.file(&snapshot::console(index), &log)?;
         }
         writing.file(snapshot::TRACE, &folder.join(TRACE_FILE))?;

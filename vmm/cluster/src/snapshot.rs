@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use thiserror::Error;
 
-use crate::agreement::{Agreement, Difference, MAY_DIFFER_IN_CLONES};
+use crate::agreement::{Agreement, Difference, MAY_DIFFER_IN_CLONES, SHARED};
 use crate::build::{BuildError, build_from};
 use crate::config::ClusterConfig;
 use crate::outcome::RunError;
@@ -135,7 +135,7 @@ pub struct About {
     pub at: String,
     /// Virtual time of the snapshot, picoseconds.
     pub virtual_ps: u64,
-    /// Instructions that each node had retired.
+    /// Instructions that each node had retired, and the file server behind the nodes.
     pub instructions: Vec<u64>,
     /// Names of the windows that had closed.
     pub windows: Vec<String>,
@@ -147,6 +147,12 @@ pub struct About {
 }
 
 impl About {
+    /// Returns the number of the cluster's nodes: of the guests without the file server, which is the last one.
+    pub fn nodes(&self) -> usize {
+        let shared = self.agreement.rows().any(|(key, _)| key == SHARED);
+        self.instructions.len() - usize::from(shared).min(self.instructions.len())
+    }
+
     /// Reads the description, without the other contents of the snapshot. Damage in those contents is not noticed.
     ///
     /// # Errors
@@ -319,7 +325,7 @@ impl Origin {
     ) -> Result<Vec<Node>, RunError> {
         let cloning = self.check(config, image)?;
         let (run, _) = self.state()?;
-        let nodes = 0..config.nodes as usize;
+        let nodes = 0..config.guests() as usize;
         Ok(self.build(config, job_disk, &run, cloning, nodes)?.1)
     }
 
@@ -333,12 +339,12 @@ impl Origin {
         cloning: bool,
         numbers: Range<usize>,
     ) -> Result<(Switch, Vec<Node>), RunError> {
-        let layout = &config.topology.socket_memory;
         let of = |index| if cloning { 0 } else { index };
         // Clones share the mapped memory of the snapshot's node. Other nodes get memory of their own, which can be in large pages of the
         // host.
         let memory = |index| -> Result<Ram, RunError> {
             let section = ram(of(index));
+            let layout = &config.topology_of(index as u32).socket_memory;
             if cloning {
                 let shared = self.snapshot.ram(&section, layout);
                 return Ok(shared.map_err(SnapshotFault::from)?);

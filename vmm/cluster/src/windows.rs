@@ -1,5 +1,7 @@
 //! Opens and closes windows between batches of quanta: attaches models to all nodes, and records their counts.
 
+use std::ops::Range;
+
 use nodescope_machine::samples::StackSample;
 use nodescope_plugin_api::{BlockProfile, VcpuPlace};
 use nodescope_trace::{Body, Event};
@@ -172,7 +174,9 @@ impl<'a> Windows<'a> {
             return Ok(engines.step(executor, now_ps)?);
         }
         let mut changed = false;
-        let instructions = (0..executor.len()).map(|n| executor.instructions(n)).sum();
+        let instructions = (0..self.config.nodes as usize)
+            .map(|n| executor.instructions(n))
+            .sum();
         for action in self.driver.step(now_ps, instructions) {
             changed = true;
             match action {
@@ -182,7 +186,9 @@ impl<'a> Windows<'a> {
                     self.attach(executor, window)?;
                 }
                 WindowAction::StartMeasuring(_) => {
-                    executor.with_own(|n| n.start_measuring());
+                    for n in self.measured(executor) {
+                        executor.with_node(n, |n| n.start_measuring());
+                    }
                 }
                 WindowAction::Detach(window) => {
                     events.push(self.detach(executor, monitors, window, now_ps));
@@ -242,11 +248,18 @@ impl<'a> Windows<'a> {
         topology.places().map(place).collect()
     }
 
+    /// Returns the numbers of this process's nodes that windows measure: all but a file server.
+    fn measured(&self, executor: &Executor) -> Range<usize> {
+        let (own, nodes) = (executor.own(), self.config.nodes as usize);
+        own.start.min(nodes)..own.end.min(nodes)
+    }
+
     fn attach(&self, executor: &Executor, window: usize) -> Result<(), RunError> {
         let places = self.places();
         let spec = self.driver.spec(window);
-        let samples = (SAMPLES / executor.len().max(1)).clamp(FEWEST_SAMPLES, MOST_SAMPLES);
-        for n in executor.own() {
+        let samples =
+            (SAMPLES / (self.config.nodes as usize).max(1)).clamp(FEWEST_SAMPLES, MOST_SAMPLES);
+        for n in self.measured(executor) {
             let ranges: Vec<HomeRange> = executor.with_node(n, |n| {
                 let range = |r: &nodescope_memory::NumaRange| HomeRange {
                     start: r.start,
@@ -273,6 +286,7 @@ impl<'a> Windows<'a> {
         let spec = self.driver.spec(window).clone();
         let name = spec.name.clone();
         let mut unnamed = Vec::new();
+        let measured = self.measured(executor);
         let record = |index: usize| {
             let monitor = &monitors[index];
             let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
@@ -293,7 +307,7 @@ impl<'a> Windows<'a> {
                     .collect(),
             }
         };
-        let nodes: Vec<NodeRecord> = executor.own().map(record).collect();
+        let nodes: Vec<NodeRecord> = measured.map(record).collect();
         let Some(nodes) = executor.gather_parts(nodes) else {
             self.lost.push(format!("window \"{name}\": {LOST}"));
             return Body::WindowClose(name);

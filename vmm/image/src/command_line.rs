@@ -32,6 +32,24 @@ pub const BASE_COMMAND_LINE: &[&str] = &[
 /// Timer ticks per second of Debian's kernel (`CONFIG_HZ`).
 const KERNEL_HZ: u64 = 250;
 
+/// File system that the nodes of a cluster share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedMount {
+    /// Folder in which nodes mount the file system, without blanks.
+    pub path: String,
+    /// Size of the file system, bytes.
+    pub bytes: u64,
+}
+
+impl SharedMount {
+    fn words(&self) -> [String; 2] {
+        [
+            format!("shared={}", self.path),
+            format!("shared_bytes={}", self.bytes),
+        ]
+    }
+}
+
 /// Identity and settings of a node, from which its kernel command line is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCommandLine {
@@ -58,6 +76,8 @@ pub struct NodeCommandLine {
     /// True if the node reads the files of MPI jobs during its boot, so that they are in its page cache. The guest then also places
     /// programs at fixed addresses.
     pub warm: bool,
+    /// File system that all nodes share. The node with the number [`NodeCommandLine::nodes`] serves it, beside the cluster's nodes.
+    pub shared: Option<SharedMount>,
     /// Further kernel parameters, which override earlier ones.
     pub extra: Vec<String>,
 }
@@ -77,13 +97,17 @@ impl NodeCommandLine {
             console: false,
             doorbell: false,
             warm: false,
+            shared: None,
             extra: Vec::new(),
         }
     }
 
-    /// Returns the host name: `node0`, `node1`, …
+    /// Returns the host name: `node0`, `node1`, …, and `fileserver` for the node behind the last one.
     pub fn name(&self) -> String {
-        format!("node{}", self.node)
+        match self.node < self.nodes {
+            true => format!("node{}", self.node),
+            false => "fileserver".into(),
+        }
     }
 
     /// Returns the settings that a node gets anew after its boot, such as a clone with another identity. Each is a line
@@ -100,7 +124,9 @@ impl NodeCommandLine {
             format!("trace={}", u8::from(self.trace)),
             format!("openmp={}", u8::from(self.openmp)),
         ];
-        words.map(|word| format!("nodescope.{word}\n")).concat()
+        let shared = self.shared.iter().flat_map(SharedMount::words);
+        let lines = words.into_iter().chain(shared);
+        lines.map(|word| format!("nodescope.{word}\n")).collect()
     }
 
     /// Returns the address of the node on the cluster's network 10.0.0.0/16: 10.0.0.1 for node 0, 10.0.0.2 for node 1.
@@ -156,6 +182,9 @@ impl std::fmt::Display for NodeCommandLine {
             // Programs get the same addresses in all nodes, which can therefore share translated code.
             f.write_str(" norandmaps nodescope.warm=1")?;
         }
+        for word in self.shared.iter().flat_map(SharedMount::words) {
+            write!(f, " nodescope.{word}")?;
+        }
         self.extra.iter().try_for_each(|word| write!(f, " {word}"))
     }
 }
@@ -201,12 +230,21 @@ mod tests {
         node.console = true;
         node.doorbell = true;
         node.warm = true;
+        node.shared = Some(SharedMount {
+            path: "/scratch".into(),
+            bytes: 4096,
+        });
         node.extra = vec!["loglevel=7".into()];
         assert!(
             node.to_string()
-                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.openmp=1 nodescope.console=1 nodescope.doorbell=1 norandmaps nodescope.warm=1 loglevel=7")
+                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.openmp=1 nodescope.console=1 nodescope.doorbell=1 norandmaps nodescope.warm=1 nodescope.shared=/scratch nodescope.shared_bytes=4096 loglevel=7")
         );
         assert!(node.to_string().len() < 2048, "COMMAND_LINE_SIZE of x86");
+        assert!(
+            node.words()
+                .ends_with("\nnodescope.shared=/scratch\nnodescope.shared_bytes=4096\n")
+        );
+        assert_eq!(NodeCommandLine { node: 3, ..node }.name(), "fileserver");
     }
 
     #[test]

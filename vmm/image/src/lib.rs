@@ -29,7 +29,7 @@ pub use blocks::{BLOCK_BYTES, BlockHashes};
 pub use builder::{build, build_with};
 pub use bzimage::{unpack_bzimage, unpack_legacy_lz4};
 pub use cache::{default_cache_dir, find, keys, list, open_key};
-pub use command_line::{BASE_COMMAND_LINE, NodeCommandLine};
+pub use command_line::{BASE_COMMAND_LINE, NodeCommandLine, SharedMount};
 pub use error::ImageError;
 pub use initramfs::{ModuleFile, initramfs, module_order};
 pub use job::{JobFile, job_disk, job_files};

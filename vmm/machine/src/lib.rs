@@ -5,6 +5,7 @@
 //! - [`boot`] loads a Linux kernel into guest RAM.
 //! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] enforces the quota of files that the guest stores.
 //! - [`node`] runs the vCPUs in time slices, `parallel` runs them in parallel, and `handoff` moves them between engines.
+//! - [`file_server`] has the shape of a node that serves files to the others.
 //! - [`samples`] copies the call stacks of vCPUs while a window is open.
 //! - [`state`] saves and loads the state of a node.
 
@@ -14,6 +15,7 @@ pub mod boot;
 pub mod clock;
 pub mod cpuid;
 mod events;
+pub mod file_server;
 pub mod files;
 mod handoff;
 pub mod motherboard;

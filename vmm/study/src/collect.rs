@@ -14,7 +14,7 @@ const MATCHING: MatchOptions = MatchOptions {
 };
 
 /// Nodes whose files are collected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeSelection {
     /// Node 0, because the entry names no node.
@@ -23,22 +23,29 @@ pub enum NodeSelection {
     Node(u32),
     /// All nodes of the cluster.
     All,
+    /// The file system that all nodes share, in this folder.
+    Shared(String),
 }
 
-/// An entry of `job.collect`: a file, a folder, or a pattern of files and folders below `/job`, on one node or on all nodes.
+/// Folder, among the guests' files of the results, of the files from the shared file system.
+const SHARED: &str = "shared";
+
+/// An entry of `job.collect`: a file, a folder, or a pattern of files and folders below `/job`, on one node or on all nodes, or on the shared
+/// file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Collect {
     /// Nodes whose files are collected.
     #[serde(rename = "place")]
     pub nodes: NodeSelection,
-    /// Path or pattern, relative to `/job`.
+    /// Path or pattern, relative to `/job`, or to the folder of the shared file system.
     pub path: String,
 }
 
 impl Collect {
-    /// Parses an entry: `PATH`, `nodeN:PATH` or `*:PATH`, where the path may begin with `/job/`. The cluster has `nodes` nodes.
-    pub(crate) fn parse(text: &str, nodes: u32) -> Result<Collect, String> {
-        let (selection, path) = match text.split_once(':') {
+    /// Parses an entry: `PATH`, `nodeN:PATH` or `*:PATH`, where the path may begin with `/job/`; or a path in the folder of the shared file
+    /// system. The cluster has `nodes` nodes.
+    pub(crate) fn parse(text: &str, nodes: u32, shared: Option<&str>) -> Result<Collect, String> {
+        let (mut selection, mut path) = match text.split_once(':') {
             None => (NodeSelection::First, text),
             Some(("*", path)) => (NodeSelection::All, path),
             Some((name, path)) => {
@@ -59,6 +66,15 @@ impl Collect {
                 }
             }
         };
+        let below = |folder: &str| path.strip_prefix(folder)?.strip_prefix('/');
+        if let Some((folder, rest)) = shared.and_then(|folder| Some((folder, below(folder)?))) {
+            if selection != NodeSelection::First {
+                return Err(format!(
+                    "names nodes, but {folder} is the same on all nodes; write \"{path}\""
+                ));
+            }
+            (selection, path) = (NodeSelection::Shared(folder.into()), rest);
+        }
         let path = path.strip_prefix("/job/").unwrap_or(path);
         super::sections::guest_path(path)?;
         let entry = Collect {
@@ -84,6 +100,15 @@ impl Collect {
         self.path.contains(['*', '?', '['])
     }
 
+    /// Returns the folder, below the results' folder for files, of the files of `node`: empty, or with a slash at the end.
+    fn folder(&self, node: u32) -> String {
+        match self.nodes {
+            NodeSelection::First => String::new(),
+            NodeSelection::Node(_) | NodeSelection::All => format!("node{node}/"),
+            NodeSelection::Shared(_) => format!("{SHARED}/"),
+        }
+    }
+
     /// Returns the name below the results' folder for files, without a node's folder. For a plain path, the name is the last component.
     /// A pattern is returned whole, because the files that it matches keep their paths.
     pub fn name(&self) -> &str {
@@ -95,14 +120,13 @@ impl Collect {
 
     /// Returns whether this entry selects `file` of `node`. `file` is a path below the results' folder for files.
     pub fn is_answered_by(&self, node: u32, file: &str) -> bool {
-        let own = match self.nodes {
-            NodeSelection::First if node == 0 => Some(file),
-            NodeSelection::First => None,
-            NodeSelection::Node(selection) if selection != node => None,
-            NodeSelection::Node(_) | NodeSelection::All => file
-                .strip_prefix(&format!("node{node}"))
-                .and_then(|rest| rest.strip_prefix('/')),
+        let is_asked = match self.nodes {
+            // The first node sends the files that all nodes share.
+            NodeSelection::First | NodeSelection::Shared(_) => node == 0,
+            NodeSelection::Node(selection) => selection == node,
+            NodeSelection::All => true,
         };
+        let own = file.strip_prefix(&self.folder(node)).filter(|_| is_asked);
         let Some(own) = own else { return false };
         // An entry that matches a folder selects all files in the folder.
         let ends = own.match_indices('/').map(|(at, _)| at);
@@ -118,7 +142,7 @@ impl Collect {
     /// Returns the numbers of the nodes whose files are collected. The cluster has `nodes` nodes.
     pub fn asked(&self, nodes: u32) -> std::ops::Range<u32> {
         match self.nodes {
-            NodeSelection::First => 0..1,
+            NodeSelection::First | NodeSelection::Shared(_) => 0..1,
             NodeSelection::Node(node) => node..node + 1,
             NodeSelection::All => 0..nodes,
         }
@@ -127,45 +151,42 @@ impl Collect {
     /// Returns the paths, below the results' folder for files, of what a plain path names on each selected node. Returns an empty list for
     /// a pattern.
     pub fn result_paths(&self, nodes: u32) -> Vec<String> {
-        match self.nodes {
-            _ if self.is_pattern() => Vec::new(),
-            NodeSelection::First => vec![self.name().to_owned()],
-            NodeSelection::Node(_) | NodeSelection::All => {
-                let name = self.name();
-                let path = |node| format!("node{node}/{name}");
-                self.asked(nodes).map(path).collect()
-            }
+        if self.is_pattern() {
+            return Vec::new();
         }
+        let path = |node| self.folder(node) + self.name();
+        self.asked(nodes).map(path).collect()
     }
 
     /// Returns whether two entries may select different files that would have the same path among the results.
     pub(crate) fn collides(&self, other: &Collect) -> bool {
-        let in_nodes_folder = |first: &Collect, selection| {
+        use NodeSelection::{All, First, Node, Shared};
+        let in_folder_of = |first: &Collect, selection: &NodeSelection| {
             let name = first.name().split('/').next().unwrap_or_default();
+            if matches!(selection, Shared(_)) {
+                return name == SHARED
+                    || Pattern::new(name).is_ok_and(|of| of.matches_with(SHARED, MATCHING))
+                        && first.path.contains('/');
+            }
             let Some(number) = name.strip_prefix("node") else {
                 return false;
             };
             match selection {
-                NodeSelection::First => false,
+                First | Shared(_) => false,
                 // The pattern may match the folder of any node.
                 _ if number.contains(['*', '?', '[']) => true,
-                NodeSelection::Node(node) => number == node.to_string(),
-                NodeSelection::All => number.parse::<u32>().is_ok(),
+                Node(node) => number == node.to_string(),
+                All => number.parse::<u32>().is_ok(),
             }
         };
-        let together = match (self.nodes, other.nodes) {
+        let together = match (&self.nodes, &other.nodes) {
+            (First, First) | (All, All) | (Shared(_), Shared(_)) => true,
             // A folder of node 0 that has the name of a node would be mixed with the results' folder of that node.
-            (NodeSelection::First, selection @ (NodeSelection::Node(_) | NodeSelection::All)) => {
-                return in_nodes_folder(self, selection);
-            }
-            (selection @ (NodeSelection::Node(_) | NodeSelection::All), NodeSelection::First) => {
-                return in_nodes_folder(other, selection);
-            }
-            (NodeSelection::First, NodeSelection::First)
-            | (NodeSelection::All, NodeSelection::All) => true,
-            (NodeSelection::Node(one), NodeSelection::Node(two)) => one == two,
-            (NodeSelection::Node(_), NodeSelection::All)
-            | (NodeSelection::All, NodeSelection::Node(_)) => true,
+            (First, selection) => return in_folder_of(self, selection),
+            (selection, First) => return in_folder_of(other, selection),
+            (Node(one), Node(two)) => one == two,
+            (Node(_), All) | (All, Node(_)) => true,
+            (Shared(_), _) | (_, Shared(_)) => false,
         };
         // The same path given twice selects the same file.
         if !together || self.path == other.path {
@@ -191,8 +212,9 @@ impl Collect {
 impl fmt::Display for Collect {
     /// Writes the entry as in a study.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.nodes {
+        match &self.nodes {
             NodeSelection::First => f.write_str(&self.path),
+            NodeSelection::Shared(folder) => write!(f, "{folder}/{}", self.path),
             NodeSelection::Node(node) => write!(f, "node{node}:{}", self.path),
             NodeSelection::All => write!(f, "*:{}", self.path),
         }
@@ -204,7 +226,31 @@ mod tests {
     use super::*;
 
     fn entry(text: &str) -> Collect {
-        Collect::parse(text, 4).unwrap()
+        Collect::parse(text, 4, Some("/scratch")).unwrap()
+    }
+
+    #[test]
+    fn files_of_the_shared_file_system_are_those_of_no_node() {
+        let of = entry("/scratch/out/a.h5");
+        assert_eq!((&*of.path, of.name()), ("out/a.h5", "a.h5"));
+        assert_eq!(of.to_string(), "/scratch/out/a.h5");
+        assert_eq!(of.result_paths(4), ["shared/a.h5"]);
+        assert!(of.is_answered_by(0, "shared/a.h5"));
+        assert!(!of.is_answered_by(0, "a.h5"));
+        assert!(entry("/scratch/ck/**").is_answered_by(0, "shared/ck/1/rank0"));
+        let parse = |text, shared| Collect::parse(text, 4, shared).unwrap_err();
+        let error = parse("*:/scratch/x", Some("/scratch"));
+        assert!(
+            error.contains("is the same on all nodes; write \"/scratch/x\""),
+            "{error}"
+        );
+        for (text, shared) in [
+            ("/scratch/x", None),
+            ("/scratch2/x", Some("/scratch")),
+            ("/scratch", Some("/scratch")),
+        ] {
+            assert!(parse(text, shared).contains("is absolute"), "{text}");
+        }
     }
 
     #[test]
@@ -227,7 +273,7 @@ mod tests {
             ("**/x[0-9]", NodeSelection::First, "**/x[0-9]", "**/x[0-9]"),
         ] {
             let entry = entry(text);
-            assert_eq!((entry.nodes, &*entry.path), (selection, path));
+            assert_eq!((&entry.nodes, &*entry.path), (&selection, path));
             assert_eq!(entry.name(), name);
         }
         for (text, problem) in [
@@ -240,7 +286,7 @@ mod tests {
             ("a**b", "is no pattern"),
             ("[^a]*", "patterns cannot have"),
         ] {
-            let error = Collect::parse(text, 4).unwrap_err();
+            let error = Collect::parse(text, 4, None).unwrap_err();
             assert!(error.contains(problem), "{text}: {error}");
         }
     }
@@ -295,6 +341,14 @@ mod tests {
             ("nodes/*", "*:out", false),
             ("node1:a/x", "*:b/x", true),
             ("node1:a/x", "node2:b/x", false),
+            ("x", "/scratch/x", false),
+            ("*:x", "/scratch/x", false),
+            ("/scratch/a/x", "/scratch/x", true),
+            ("/scratch/x", "/scratch/x", false),
+            ("a/shared", "/scratch/x", true),
+            ("shared/*", "/scratch/x", true),
+            ("*", "/scratch/x", false),
+            ("*/x", "/scratch/x", true),
         ] {
             let (one, two) = (entry(one), entry(two));
             assert_eq!(one.collides(&two), expected, "{one} {two}");

@@ -221,27 +221,38 @@ impl MemoryNeed {
     /// Returns the need of `nodes` nodes. Clones share what none of them has written, so that their job decides how much they need.
     fn of(study: &Study, nodes: u32) -> Self {
         let (node, count) = (study.node_memory(), u64::from(nodes));
+        // A file server that is a clone has the files of the shared file system in memory of its own.
+        let server = match (study.file_server(), &study.shared) {
+            (Some(_), Some(shared)) if study.boots_once => shared.size.0,
+            (Some(server), _) => server.socket_memory.iter().sum(),
+            (None, _) => 0,
+        };
+        let of_server = match server {
+            0 => String::new(),
+            bytes => format!(", the file server of cluster.shared {}", Bytes(bytes)),
+        };
         if !study.boots_once {
             let guests = Bytes(node.0.saturating_mul(count));
-            let all = guests.0.saturating_add(OVERHEAD);
+            let all = guests.0.saturating_add(server).saturating_add(OVERHEAD);
             return Self {
                 least: all,
                 most: all,
                 what: format!(
-                    "{nodes} nodes of {node} need {guests} and {} for nodescope itself",
+                    "{nodes} nodes of {node} need {guests}{of_server} and {} for nodescope itself",
                     Bytes(OVERHEAD)
                 ),
             };
         }
         let clone = CLONE.min(node.0.saturating_add(CLONE_OVERHEAD));
         let shared = BOOTED.min(node.0) + OVERHEAD;
-        let least = clone.saturating_mul(count).saturating_add(shared);
+        let beside = server.saturating_add(shared);
+        let least = clone.saturating_mul(count).saturating_add(beside);
         let full = node.0.saturating_add(CLONE_OVERHEAD);
         Self {
             least,
-            most: full.saturating_mul(count).saturating_add(shared),
+            most: full.saturating_mul(count).saturating_add(beside),
             what: format!(
-                "{nodes} nodes of {node}, made of one that has booted, need at least {}: {} for what they share and nodescope itself, and {} a node for a small job",
+                "{nodes} nodes of {node}, made of one that has booted, need at least {}: {} for what they share and nodescope itself, and {} a node for a small job{of_server}",
                 Bytes(least),
                 Bytes(shared),
                 Bytes(clone)
@@ -251,9 +262,15 @@ impl MemoryNeed {
 
     /// Returns what the user can do where the host's memory is too small.
     fn remedies(&self, study: &Study) -> String {
-        let others = "lower node.memory or cluster.nodes, spread the nodes over several hosts (--workers, nodescope slurm run), or use a larger host";
+        let lower = match study.shared {
+            None => "node.memory or cluster.nodes",
+            Some(_) => "node.memory, cluster.nodes or cluster.shared.size",
+        };
+        let others = format!(
+            "lower {lower}, spread the nodes over several hosts (--workers, nodescope slurm run), or use a larger host"
+        );
         match study.boots_once {
-            true => others.to_owned(),
+            true => others,
             false => format!(
                 "make all nodes of one that has booted (cluster.boot = \"once\"), so that they share the memory that they do not write, {others}"
             ),
@@ -431,6 +448,29 @@ mod tests {
         assert!(found[0].1.contains("need 32 GiB and 256 MiB for nodescope itself, but this host has 24 GiB; make all nodes of one that has booted (cluster.boot = \"once\")"), "{found:?}");
         // A clone of a small node needs no more than the whole node.
         assert_eq!(told(&host(1), &study(8, "64 MiB", "")), []);
+    }
+
+    #[test]
+    fn the_memory_of_a_file_server_counts() {
+        let results = "[results]\ndirectory = \"/tmp/r\"\n";
+        let of = |nodes: &str, memory: &str| {
+            let text = format!(
+                "[cluster]\n{nodes}\nshared = {{ path = \"/scratch\", size = \"6 GiB\" }}\n[node]\nmemory = \"{memory}\"\n[job]\ncommand = \"true\"\n{results}"
+            );
+            Study::parse(Path::new("s.toml"), &text).unwrap()
+        };
+        let text = host().problems(&of("nodes = 2", "1 GiB")).to_string();
+        assert!(
+            text.contains("s.toml:5: node.memory: 2 nodes of 1 GiB need 2 GiB, the file server of cluster.shared 6720 MiB and 256 MiB for nodescope itself, but this host has 8 GiB; make all nodes"),
+            "{text}"
+        );
+        // Clones share memory, but not the files.
+        let text = host().problems(&of("nodes = 2\nboot = \"once\"", "7 GiB"));
+        let text = text.to_string();
+        assert!(
+            text.contains("a node for a small job, the file server of cluster.shared 6 GiB"),
+            "{text}"
+        );
     }
 
     #[test]

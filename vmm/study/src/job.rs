@@ -116,10 +116,11 @@ impl Job {
         }
         line(format_args!("status=$?"));
         for entry in &self.collect {
-            let selection = match entry.nodes {
+            let selection = match &entry.nodes {
                 NodeSelection::First => String::new(),
                 NodeSelection::Node(node) => node.to_string(),
                 NodeSelection::All => "*".into(),
+                NodeSelection::Shared(_) => "shared".into(),
             };
             // A missing file does not change the exit status of the program. The results show which files are missing.
             line(format_args!(

@@ -21,4 +21,6 @@ pub use job::JobError;
 pub use load::known_fields;
 pub use moment::SnapshotAt;
 pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
-pub use plan::{Engine, FastForward, ImageSource, Job, Mpi, Network, Program, Study};
+pub use plan::{
+    Engine, FastForward, ImageSource, Job, Mpi, Network, Program, SharedFileSystem, Study,
+};

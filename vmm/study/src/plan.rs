@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use nodescope_fabric::LinkConfig;
 use nodescope_hypercall::CallInterval;
-use nodescope_image::ImageSpec;
+use nodescope_image::{ImageSpec, NodeCommandLine};
 use nodescope_machine::cpuid::CpuidOptions;
+use nodescope_machine::file_server;
 use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::{CacheKind, NodeTopology};
 use nodescope_plugin_cache::CacheConfig;
@@ -71,6 +72,9 @@ pub struct Study {
     /// True if one node boots, and all nodes are clones of it.
     #[serde(skip_serializing_if = "is_false")]
     pub boots_once: bool,
+    /// File system that all nodes share; `None`: the nodes have no file system in common.
+    #[serde(skip_serializing_if = "is_none")]
+    pub shared: Option<SharedFileSystem>,
     /// Sockets, cores, memory, caches and clock of a node.
     pub topology: NodeTopology,
     /// Cores whose cycles are modelled, by the names of LLVM's `-mcpu`; the report shows the stack of the first, the others beside it.
@@ -163,6 +167,15 @@ pub enum ImageSource {
         /// Read-only root disk, the first disk of a node.
         root: PathBuf,
     },
+}
+
+/// File system that all nodes share. A node of its own, which runs no ranks, serves it by NFS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SharedFileSystem {
+    /// Folder in which every node mounts the file system: an absolute path.
+    pub path: String,
+    /// Size of the file system, which is in the memory of the file server.
+    pub size: Bytes,
 }
 
 /// Timing of a node's disks.
@@ -307,13 +320,42 @@ impl Study {
             ),
             ("job", format!("{job}{mpi}")),
         ];
-        rows.map(|(label, value)| (label.to_owned(), value))
-            .to_vec()
+        let shared = (self.shared.as_ref().zip(self.file_server())).map(|(shared, server)| {
+            let memory = Bytes(server.socket_memory.iter().sum());
+            let (vcpus, size) = (counted(server.vcpus(), "vCPU"), shared.size);
+            (
+                "shared files",
+                format!(
+                    "{size} in {}, served by NFS from a further node of {vcpus} and {memory}, which runs no ranks",
+                    shared.path
+                ),
+            )
+        });
+        (rows.into_iter().chain(shared))
+            .map(|(label, value)| (label.to_owned(), value))
+            .collect()
     }
 
     /// Returns the memory of a node.
     pub fn node_memory(&self) -> Bytes {
         Bytes(self.topology.socket_memory.iter().sum())
+    }
+
+    /// Returns the topology of the node that serves the shared file system; `None` if the study has no shared file system. If one node boots
+    /// for all, the file server is made of this node, too, and has its topology.
+    pub fn file_server(&self) -> Option<NodeTopology> {
+        let shared = self.shared.as_ref()?;
+        Some(match self.boots_once {
+            true => self.topology.clone(),
+            false => file_server::topology(&self.topology, shared.size.0),
+        })
+    }
+
+    /// Returns the names of all guests: of the nodes, in the order of their numbers, and of the file server behind them.
+    pub fn guest_names(&self) -> Vec<String> {
+        let guests = self.nodes + u32::from(self.shared.is_some());
+        let name = |guest| NodeCommandLine::new(guest, self.nodes, 0).name();
+        (0..guests).map(name).collect()
     }
 
     /// Returns the frequency of the nodes' clocks.

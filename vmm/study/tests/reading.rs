@@ -133,6 +133,85 @@ fn cores_are_a_name_or_up_to_four() {
 }
 
 #[test]
+fn the_shared_file_system_has_a_place_and_a_size() {
+    let parse = |cluster: &str| {
+        let text =
+            format!("[cluster]\n{cluster}\n[job]\ncommand = 'true'\n[node]\nmemory = '256 MiB'\n");
+        Study::parse(Path::new("s.toml"), &text)
+    };
+    let study = parse("nodes = 2\nshared = { path = '/home/shared', size = '1 GiB' }").unwrap();
+    let server = study.file_server().unwrap();
+    assert_eq!((server.vcpus(), server.sockets), (1, 1));
+    assert!(server.socket_memory[0] > 1 << 30);
+    assert!(
+        study
+            .description()
+            .iter()
+            .any(|(label, text)| label == "shared files"
+                && text.starts_with("1 GiB in /home/shared, served by NFS from a further node")),
+        "{:?}",
+        study.description()
+    );
+    for (cluster, says) in [
+        (
+            "nodes = 2\nshared = '/scratch'",
+            "cluster.shared: is a text, not a table",
+        ),
+        (
+            "nodes = 2\nshared = {}",
+            "cluster.shared.path: is missing; write e.g. path = \"/scratch\"",
+        ),
+        (
+            "nodes = 2\nshared = { path = '/s' }",
+            "cluster.shared.size: is missing",
+        ),
+        (
+            "nodes = 2\nshared = { path = '/s', size = '1 kB' }",
+            "write a size from \"1 MiB\" to \"1 TiB\"",
+        ),
+        (
+            "nodes = 2\nshared = { path = 's', size = '1 GiB' }",
+            "is not an absolute path",
+        ),
+        (
+            "nodes = 2\nshared = { path = '/', size = '1 GiB' }",
+            "is not an absolute path",
+        ),
+        (
+            "nodes = 2\nshared = { path = '/a b', size = '1 GiB' }",
+            "is not an absolute path",
+        ),
+        (
+            "nodes = 2\nshared = { path = '/a/../b', size = '1 GiB' }",
+            "is not an absolute path",
+        ),
+        (
+            "nodes = 2\nshared = { path = '/job/x', size = '1 GiB' }",
+            "lies in /job, which every node has for itself",
+        ),
+        (
+            "nodes = 2\nshared = { path = '/tmp', size = '1 GiB' }",
+            "lies in /tmp",
+        ),
+        (
+            "nodes = 2\nshared = { path = '/s', size = '1 GiB', type = 'nfs' }",
+            "cluster.shared.type: is not a known key",
+        ),
+        (
+            "nodes = 1022\nshared = { path = '/s', size = '1 GiB' }",
+            "lower cluster.nodes to 1021",
+        ),
+        (
+            "nodes = 2\nboot = 'once'\nshared = { path = '/s', size = '1 GiB' }",
+            "raise node.memory to 1280 MiB",
+        ),
+    ] {
+        let text = parse(cluster).unwrap_err().to_string();
+        assert!(text.contains(says), "{cluster}: {text}");
+    }
+}
+
+#[test]
 fn every_field_arrives() {
     let study = Study::load(&beside("every-field.toml")).unwrap();
     assert_eq!((study.name.as_str(), study.seed), ("every-field", 42));
@@ -166,6 +245,14 @@ fn every_field_arrives() {
     assert_eq!(study.job.mpi, Mpi::Openmpi);
     let names: Vec<_> = study.job.files.iter().map(|(_, to)| to.as_str()).collect();
     assert_eq!(names, ["every-field.toml", "input/reading.rs"]);
+
+    let shared = study.shared.as_ref().unwrap();
+    assert_eq!(
+        (shared.path.as_str(), shared.size.0),
+        ("/scratch", 256 << 20)
+    );
+    assert_eq!(study.guest_names(), ["node0", "node1", "fileserver"]);
+    assert_eq!(study.file_server().as_ref(), Some(&study.topology));
 
     // The topology that guests read and the cache model come from the same description.
     let told: Vec<_> = study
@@ -296,7 +383,9 @@ fn the_start_script_passes_environment_and_collects() {
         "{script}"
     );
     assert!(
-        script.contains("/opt/nodescope/collect '' 'hpccoutf.txt'\n"),
+        script.contains(
+            "/opt/nodescope/collect '' 'hpccoutf.txt'\n/opt/nodescope/collect 'shared' 'checkpoint'\n"
+        ),
         "{script}"
     );
     let check = std::process::Command::new("sh")
@@ -459,13 +548,14 @@ fn the_guest_collects_what_the_host_waits_for() {
         "#!/bin/sh\nNODESCOPE_NODE=${1#node} exec sh -c \"$2\"\n",
     );
     let script = script
-        .replace("cd /job", &format!("cd {}", job.display()))
+        .replace("top=/job", &format!("top={}", job.display()))
         .replace("/opt/nodescope/bin/nodescope-guest", put.to_str().unwrap())
         .replace("/opt/nodescope/rsh", rsh.to_str().unwrap());
     let script = tool("collect", &script);
     let collected = |entry: &nodescope_study::Collect| {
-        let selection = match entry.nodes {
+        let selection = match &entry.nodes {
             nodescope_study::NodeSelection::First => String::new(),
+            nodescope_study::NodeSelection::Shared(_) => "shared".into(),
             nodescope_study::NodeSelection::Node(node) => node.to_string(),
             nodescope_study::NodeSelection::All => "*".into(),
         };
@@ -473,12 +563,13 @@ fn the_guest_collects_what_the_host_waits_for() {
             .args([&selection, &entry.path])
             .env("NODESCOPE_NODE", "0")
             .env("NODESCOPE_NODES", "2")
+            .env("NODESCOPE_SHARED", folder.path())
             .output()
             .unwrap();
         let lines = String::from_utf8(output.stdout).unwrap();
         lines.lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    let cases: [(&str, &[&str]); 11] = [
+    let cases: [(&str, &[&str]); 13] = [
         ("out.1", &["out.1"]),
         ("out*", &["out two", "out.1"]),
         ("it's", &["it's"]),
@@ -490,10 +581,15 @@ fn the_guest_collects_what_the_host_waits_for() {
         ("node1:a/[!c]/d??p.txt", &["node1/a/b/deep.txt"]),
         ("*:out.?", &["node0/out.1", "node1/out.1"]),
         ("**/out.1", &["out.1"]),
+        ("/scratch/job/a/b/deep.txt", &["shared/deep.txt"]),
+        (
+            "/scratch/job/out*",
+            &["shared/job/out two", "shared/job/out.1"],
+        ),
     ];
     for (entry, expected) in cases {
         let text = format!(
-            "[cluster]\nnodes=2\n[job]\ncommand='true'\nmpi='none'\ncollect=[\"{entry}\"]\n"
+            "[cluster]\nnodes=2\nshared={{path='/scratch',size='1 MiB'}}\n[job]\ncommand='true'\nmpi='none'\ncollect=[\"{entry}\"]\n"
         );
         let study = Study::parse(Path::new("s.toml"), &text).unwrap();
         let entry = &study.job.collect[0];

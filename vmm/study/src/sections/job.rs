@@ -8,7 +8,7 @@ use nodescope_machine::topology::NodeTopology;
 
 use super::resolve;
 use crate::collect::Collect;
-use crate::plan::{Job, Mpi, Program};
+use crate::plan::{Job, Mpi, Program, SharedFileSystem};
 use nodescope_config::reader::{Item, Section};
 
 /// Names in `/job` that nodescope uses itself, for the start script and for the user's script.
@@ -22,6 +22,7 @@ pub(super) fn read(
     section: &Section<'_>,
     nodes: u32,
     topology: &NodeTopology,
+    shared: Option<&SharedFileSystem>,
 ) -> Job {
     let mpi = section
         .item("mpi")
@@ -64,6 +65,7 @@ pub(super) fn read(
         .map(|item| files(folder, &item))
         .unwrap_or_default();
     let mut collect = Vec::new();
+    let folder = shared.map(|shared| shared.path.as_str());
     if let Some(item) = section.item("collect") {
         let entries = item.lines("hpccoutf.txt");
         if entries.len() > MOST_COLLECTED {
@@ -73,7 +75,7 @@ pub(super) fn read(
             ));
         }
         for (item, text) in entries.into_iter().take(MOST_COLLECTED) {
-            match Collect::parse(&text, nodes) {
+            match Collect::parse(&text, nodes, folder) {
                 Err(problem) => item.add_problem(format!("{text:?} {problem}")),
                 Ok(entry) if collect.iter().any(|other| entry.collides(other)) => {
                     item.add_problem(format!("{text:?} has the name of another collected file, which it would overwrite; rename one"));

@@ -7,6 +7,7 @@ mod general;
 mod job;
 mod models;
 mod node;
+mod shared;
 mod window;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,12 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let (image, kernel_parameters) = general::image(folder, image);
     let (nodes, boot) = node::cluster(cluster);
     let (mut topology, cpuid) = node::node(node);
+    let shared = shared::read(cluster, nodes);
+    if let Some(shared) = &shared
+        && boot == Some(true)
+    {
+        shared::check_clone(cluster, shared, &topology);
+    }
     let required_features = node::required(node, &cpuid);
     let (cores, memory_parallelism) = node::core(node);
     let network = node::network(network);
@@ -58,7 +65,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let memory = models::memory(memory, &mut topology);
     topology.caches = models::descriptions(&cache_model);
     node::check(root, &topology);
-    let job = job::read(folder, job, nodes, &topology);
+    let job = job::read(folder, job, nodes, &topology, shared.as_ref());
     if let Some(measured) = &general.counters {
         counters::check_ranks(study, measured, &job);
     }
@@ -80,6 +87,9 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
             && general.engine == Engine::Soft
             && fast_forward.is_none()
             && matches!(image, ImageSource::Debian(_))
+            && shared
+                .as_ref()
+                .is_none_or(|shared| shared::fits_clone(shared, &topology))
             && windows
                 .iter()
                 .all(|window| window.open != Trigger::Immediately)
@@ -104,6 +114,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         kernel_parameters,
         nodes,
         boots_once,
+        shared,
         topology,
         cores,
         memory_parallelism,
