@@ -17,7 +17,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     print_bytes(printable_lines(text).as_bytes())
 }
 
-/// Prints JSON to standard output, as [`print`] does. Escapes are JSON's own, so that a parser reads the values as they are.
+/// Prints JSON to standard output, as [`print()`] does. Escapes are JSON's own, so that a parser reads the values as they are.
 pub fn print_json(json: &str) -> Result<(), Failure> {
     print_bytes(printable_json(json).as_bytes())
 }
