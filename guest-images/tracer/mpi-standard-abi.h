@@ -44,6 +44,7 @@ HANDLES(HANDLE_TYPE)
 #define MPI_COMM_SELF ((MPI_Comm)0x102)
 #define MPI_MESSAGE_NULL ((MPI_Message)0x128)
 #define MPI_MESSAGE_NO_PROC ((MPI_Message)0x129)
+#define MPI_INFO_NULL ((MPI_Info)0x130)
 #define MPI_REQUEST_NULL ((MPI_Request)0x180)
 #define MPI_DATATYPE_NULL ((MPI_Datatype)0x200)
 #define MPI_BYTE ((MPI_Datatype)0x247)
@@ -71,7 +72,9 @@ enum {
     MPI_CART = 211,
     MPI_GRAPH = 212,
     MPI_DIST_GRAPH = 213,
+    MPI_COMM_TYPE_SHARED = 221,
     MPI_LOCK_EXCLUSIVE = 301,
+    MPI_MODE_RDONLY = 16,
     MPI_MODE_RDWR = 32,
     MPI_MODE_WRONLY = 256
 };
@@ -80,13 +83,18 @@ typedef int MPI_Grequest_query_function(void *state, MPI_Status *);
 typedef int MPI_Grequest_free_function(void *state);
 typedef int MPI_Grequest_cancel_function(void *state, int complete);
 
+int PMPI_Abort(MPI_Comm, int code);
+int PMPI_Allreduce(const void *values, void *results, int count, MPI_Datatype, MPI_Op, MPI_Comm);
+int PMPI_Barrier(MPI_Comm);
 int PMPI_Cart_shift(MPI_Comm, int direction, int displacement, int *source, int *destination);
 int PMPI_Cartdim_get(MPI_Comm, int *dimensions);
+int PMPI_Comm_free(MPI_Comm *);
 int PMPI_Comm_group(MPI_Comm, MPI_Group *);
 int PMPI_Comm_rank(MPI_Comm, int *rank);
 int PMPI_Comm_remote_group(MPI_Comm, MPI_Group *);
 int PMPI_Comm_remote_size(MPI_Comm, int *size);
 int PMPI_Comm_size(MPI_Comm, int *size);
+int PMPI_Comm_split_type(MPI_Comm, int type, int key, MPI_Info, MPI_Comm *);
 int PMPI_Comm_test_inter(MPI_Comm, int *flag);
 int PMPI_Dist_graph_neighbors(MPI_Comm, int most_sources, int sources[], int source_weights[], int most_destinations, int destinations[],
                               int destination_weights[]);

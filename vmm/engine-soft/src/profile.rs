@@ -568,7 +568,8 @@ mod tests {
         // SAFETY: the block is numbered, and nothing else uses the records.
         unsafe { (*records.add(1)).executions = 5 };
         let taken = profile.take();
-        assert_eq!(taken.blocks.len(), 3);
+        // Block 2 did not run.
+        assert_eq!(taken.blocks.len(), 2);
         let [(context, block, counts)] = taken.counts[..] else {
             panic!("{taken:?}");
         };
