@@ -127,6 +127,10 @@ fn comparable(ranks: Vec<Vec<MpiRecord>>) -> Vec<Vec<MpiRecord>> {
     let plain = |mut record: MpiRecord| {
         record.thread = Default::default();
         record.sequence = 0;
+        // The launcher's id of the run.
+        if record.function == Function::Init {
+            record.object = 0;
+        }
         record
     };
     let timely =
