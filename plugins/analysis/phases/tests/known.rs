@@ -127,23 +127,29 @@ fn wrong(noise: f64, lengths: f64, iterations: f64) -> Vec<(Program, usize)> {
 
 #[test]
 fn the_number_of_phases_is_found_in_nearly_all_programs() {
-    for (noise, lengths, iterations, most) in [
-        (0.0, 3.0, 400.0, 2),
-        (0.1, 2.0, 1000.0, 2),
-        (0.3, 3.0, 1000.0, 2),
-    ] {
-        let wrong = wrong(noise, lengths, iterations);
-        println!(
-            "{noise} {lengths} {iterations}: {} of 27 wrong",
-            wrong.len()
+    check(0.0, 3.0, 400.0);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn the_number_of_phases_is_found_despite_noise() {
+    check(0.1, 2.0, 1000.0);
+    check(0.3, 3.0, 1000.0);
+}
+
+/// Checks that another number of phases is found for at most two of 27 programs.
+fn check(noise: f64, lengths: f64, iterations: f64) {
+    let wrong = wrong(noise, lengths, iterations);
+    println!(
+        "{noise} {lengths} {iterations}: {} of 27 wrong",
+        wrong.len()
+    );
+    assert!(wrong.len() <= 2, "of 27: {wrong:#?}");
+    // Where the number is wrong, a few phases are not told apart, or are divided.
+    for (of, found) in wrong {
+        assert!(
+            found <= 2 * of.phases && 2 * found >= of.phases,
+            "{of:?}: {found}"
         );
-        assert!(wrong.len() <= most, "of 27: {wrong:#?}");
-        // Where the number is wrong, a few phases are not told apart, or are divided.
-        for (of, found) in wrong {
-            assert!(
-                found <= 2 * of.phases && 2 * found >= of.phases,
-                "{of:?}: {found}"
-            );
-        }
     }
 }

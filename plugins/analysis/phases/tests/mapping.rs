@@ -24,6 +24,8 @@ fn slow_network() -> Cluster {
         name = "slow"
         [nodes]
         cores = 4
+        placement = "block"
+        ranks_per_node = 4
         [network]
         latency = "10 us"
         bandwidth = "1 GB/s"
