@@ -142,7 +142,7 @@ fn more_memory_than_the_host_has() {
         5,
         &[
             "s.toml:4: node.memory: 2 nodes of 512 TiB need 1024 TiB and 256 MiB for nodescope itself, but this host has",
-            "lower it or cluster.nodes, or use a larger host",
+            "lower node.memory or cluster.nodes",
         ],
     );
 }

@@ -29,13 +29,16 @@ fn endless() -> WorkFolder {
     })
 }
 
-/// Returns the process ids of a process's children.
-fn children(of: &Child) -> Vec<i32> {
-    let path = format!("/proc/{0}/task/{0}/children", of.id());
-    let text = fs::read_to_string(path).unwrap();
-    text.split_whitespace()
-        .map(|n| n.parse().unwrap())
-        .collect()
+/// Returns the process ids of a run's workers. The process that makes names of guest code is a child of the run, too.
+fn workers_of(run: &Child) -> Vec<i32> {
+    let path = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = fs::read_to_string(path).unwrap();
+    let is_worker = |process: &i32| {
+        let arguments = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        arguments.split(|&byte| byte == 0).nth(1) == Some(b"worker")
+    };
+    let processes = children.split_whitespace().map(|n| n.parse().unwrap());
+    processes.filter(is_worker).collect()
 }
 
 fn is_alive(process: i32) -> bool {
@@ -62,7 +65,7 @@ fn start(work: &WorkFolder, workers: &str, bytes: u64) -> (Child, Vec<i32>) {
     let _ = fs::remove_dir_all(work.results());
     let args = ["run", "s.toml", "--workers", workers];
     let run = work.start(&args, "console-node0.log", bytes.max(1));
-    let workers = children(&run);
+    let workers = workers_of(&run);
     (run, workers)
 }
 
