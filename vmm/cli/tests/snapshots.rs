@@ -369,13 +369,14 @@ fn a_node_that_has_booted_becomes_several_that_know_who_they_are() {
     // Guests learn the shapes of caches and the speeds of memory at boot. They do not learn what a model charges.
     let with = |line: &str| {
         let text = study.replace("cluster.nodes = 4", &format!("cluster.nodes = 4\n{line}"));
-        fs::write(work.path().join("s.toml"), text).unwrap();
+        let window = "\n[[window]]\nname = \"v\"\nopen = { marker = \"step\" }\nmeasure = \"1 M instructions\"\n";
+        fs::write(work.path().join("s.toml"), text + window).unwrap();
     };
     with("caches.preset = \"gen1\"");
     refused(&work, &from, 2, &["\n  caches: L1 data: 32 KiB"]);
     with("memory.local = \"90 cycles\"");
     refused(&work, &from, 2, &["\n  memory: latencies"]);
-    with("caches.coherence.upgrade = \"7 cycles\"\nmemory.local_write_back = \"9 cycles\"");
+    with("memory.local_write_back = \"9 cycles\"");
     ok(&work, &from);
     let one = study.replace("cluster.nodes = 4", "cluster.nodes = 1");
     fs::write(work.path().join("s.toml"), one).unwrap();
