@@ -67,7 +67,7 @@ fn a_record_is_told_in_every_format() {
     );
     let json: serde_json::Value = serde_json::from_str(&told(&["--json"])).unwrap();
     let of = &json["processes"][0]["intervals"][0]["characteristics"];
-    assert_eq!(json["format"], 2);
+    assert_eq!(json["format"], 3);
     assert_eq!(
         (&of["total"], &of["productive"]),
         (&2_000_000.into(), &1_600_000.into())
