@@ -73,14 +73,9 @@ impl Files for One {
     }
 }
 
-/// Names code of a file, and unwinds a stack of return addresses into its code. Returns the limits that the file exceeded.
-///
-/// # Panics
-///
-/// If an answer is larger than the limits that answers have.
-pub fn read(input: &[u8]) -> Vec<Lost> {
-    let files = One(input.into());
-    let file = FileId {
+/// Returns the identity of the file that is read.
+fn program() -> FileId {
+    FileId {
         file_system: "tmpfs".into(),
         device: "tmpfs".into(),
         mount: String::new(),
@@ -88,7 +83,17 @@ pub fn read(input: &[u8]) -> Vec<Lost> {
         inode: 1,
         mapping: 0,
         deleted: false,
-    };
+    }
+}
+
+/// Names code of a file, and unwinds a stack of return addresses into its code. Returns the limits that the file exceeded.
+///
+/// # Panics
+///
+/// If an answer is larger than the limits that answers have.
+pub fn read(input: &[u8]) -> Vec<Lost> {
+    let files = One(input.into());
+    let file = program();
     let mut symbolizer = Symbolizer::new();
     for at in (TEXT..TEXT + TEXT_LEN).step_by(64).chain(0..9) {
         let code = input.get(at as usize..at as usize + 1).unwrap_or_default();
@@ -143,15 +148,7 @@ mod tests {
     fn the_seed_has_names_lines_and_calls() {
         let bytes = whole().build();
         let files = One(bytes.clone().into());
-        let file = FileId {
-            file_system: "tmpfs".into(),
-            device: "tmpfs".into(),
-            mount: String::new(),
-            path: "/program".into(),
-            inode: 1,
-            mapping: 0,
-            deleted: false,
-        };
+        let file = program();
         let mut symbolizer = Symbolizer::new();
         let location = symbolizer.locate(&files, &file, TEXT + 4, &bytes[TEXT as usize + 4..][..4]);
         assert_eq!((&*location.function, location.inlined.len()), ("fn", 3));

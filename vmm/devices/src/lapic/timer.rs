@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(t.next(), 2610 + 580 + 5800);
     }
 
-    /// What kvm-unit-tests (`apic`, change of mode) demand of processors.
+    /// Linux's KVM does the same (arch/x86/kvm/lapic.c, apic_update_lvtt): only TSC-deadline mode stops the count.
     #[test]
     fn the_count_goes_on_between_one_shot_and_periodic_mode() {
         let (c, mut t) = (clock(), Timer::default());
