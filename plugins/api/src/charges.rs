@@ -104,7 +104,7 @@ impl StallTerm {
     }
 }
 
-/// Numbers of references that were answered outside the first level, and stall cycles by term. Generated code adds to both arrays.
+/// Numbers of references that were answered outside the first level, and stall cycles by term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(C)]
 pub struct Charges {

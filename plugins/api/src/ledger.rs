@@ -18,10 +18,7 @@ pub struct Tally {
 
 impl Tally {
     /// Value of the field `latency` if events had different latencies.
-    pub const VARIES: u64 = u64::MAX;
-    /// Offset of the field `latency` in bytes, for generated code.
-    pub const LATENCY: usize = std::mem::offset_of!(Tally, latency);
-
+    const VARIES: u64 = u64::MAX;
     /// Returns the latency of one event in cycles if all events had the same latency, and 0 if latencies differed.
     pub fn latency(&self) -> u64 {
         if self.latency == Self::VARIES {
@@ -57,8 +54,6 @@ pub struct Ledger {
     current: Vec<(Context, usize)>,
     starts: HashMap<(u16, Context), usize>,
     tallies: Vec<Tally>,
-    /// Number that changes when tallies may have moved in memory, or when a vCPU changes its context.
-    layout_version: u64,
     /// Charges since they were last taken ([`crate::MemoryModel::take_charges`]).
     pub charges: Charges,
 }
@@ -77,23 +72,8 @@ impl Ledger {
             current: vec![(Context::default(), Self::NO_TALLIES); vcpus],
             starts: HashMap::new(),
             tallies: Vec::new(),
-            layout_version: 0,
             charges: Charges::default(),
         }
-    }
-
-    /// Returns a number that changes whenever the result of [`Ledger::current_tallies`] does.
-    #[inline(always)]
-    pub fn layout_version(&self) -> u64 {
-        self.layout_version
-    }
-
-    /// Returns the context of a vCPU's last reference, with its first tallies for user and kernel; `None` before the first reference.
-    pub fn current_tallies(&mut self, vcpu: u16) -> Option<(Context, [*mut Tally; 2])> {
-        let (context, start) = self.current[usize::from(vcpu)];
-        let tallies = self.tallies.get_mut(start..)?;
-        let kernel = tallies.get_mut(self.events..)?.as_mut_ptr();
-        Some((context, [tallies.as_mut_ptr(), kernel]))
     }
 
     /// Returns the account to which a reference belongs. The account is valid until [`Ledger::clear`].
@@ -117,18 +97,7 @@ impl Ledger {
             start
         });
         self.current[usize::from(vcpu)] = (context, start);
-        self.layout_version += 1;
         start
-    }
-
-    /// Returns an account's tallies of the first `N` kinds, and the charges; `None` if there are fewer kinds.
-    #[inline(always)]
-    pub fn first_tallies<const N: usize>(
-        &mut self,
-        account: Account,
-    ) -> Option<(&mut [Tally; N], &mut Charges)> {
-        let tallies = self.tallies.get_mut(account.0..)?.first_chunk_mut()?;
-        (N <= self.events).then_some((tallies, &mut self.charges))
     }
 
     /// Counts one event of kind `event` that cost `latency` cycles.
@@ -137,10 +106,12 @@ impl Ledger {
         self.tallies[account.0 + event].add(latency);
     }
 
-    /// Counts one event of kind `event` without adding cycles. The model multiplies the count by the kind's constant cost.
+    /// Counts one event of kind `event` whose events have one latency, known to the model, unless they cost nothing.
     #[inline(always)]
-    pub fn count(&mut self, account: Account, event: usize) {
-        self.tallies[account.0 + event].count += 1;
+    pub fn charge_fixed(&mut self, account: Account, event: usize, cycles: u64) {
+        let tally = &mut self.tallies[account.0 + event];
+        tally.count += 1;
+        tally.cycles += cycles;
     }
 
     /// Clears all tallies.
@@ -148,7 +119,6 @@ impl Ledger {
         self.current.fill((Context::default(), Self::NO_TALLIES));
         self.starts.clear();
         self.tallies.clear();
-        self.layout_version += 1;
     }
 
     /// Returns the tallies of every key that had an event, indexed by kind, in the order of the keys.
@@ -169,7 +139,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Access;
+    use crate::{Access, Site};
 
     fn reference(vcpu: u16, context: u32, privilege: Privilege) -> MemRef {
         MemRef {
@@ -181,6 +151,8 @@ mod tests {
             linear: 0,
             size: 8,
             now: 0,
+            site: Site::default(),
+            non_temporal: false,
         }
     }
 

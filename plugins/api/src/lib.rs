@@ -9,7 +9,7 @@
 mod block_profile;
 mod charges;
 mod counters;
-pub mod exported;
+mod direct;
 mod ledger;
 mod reference;
 mod topology;
@@ -17,9 +17,10 @@ mod topology;
 pub use block_profile::{BlockCounts, BlockProfile, PartialCounts, ProfiledBlock};
 pub use charges::{Charges, SOURCES, STALL_TERMS, Source, StallTerm};
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
+pub use direct::{AcceptedDirectMisses, DirectMiss, DirectMissFunction, DirectMisses};
 pub use ledger::{Account, Key, Ledger, Tally};
 pub use reference::{
     Access, Context, Hits, L0Geometry, L0Update, MemRef, MemoryModel, MemoryTiming,
-    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Statistic, Term,
+    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Site, Statistic, Term,
 };
 pub use topology::VcpuPlace;

@@ -4,11 +4,11 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exported::{ExportedMemory, StateExport};
-use crate::{Charges, Counters};
+use crate::{Charges, Counters, DirectMisses};
 
 /// Kind of a memory reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u8)]
 pub enum Access {
     /// Read of data.
     Read,
@@ -40,6 +40,7 @@ impl Access {
 
 /// Privilege at which a reference was made or an instruction retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[repr(u8)]
 pub enum Privilege {
     /// User mode: CPL 3.
     User,
@@ -52,10 +53,23 @@ pub enum Privilege {
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
+#[repr(transparent)]
 pub struct Context(pub u32);
+
+/// Instruction that makes a reference: number of its block, and of the operation within the block. An engine numbers blocks from 1 on in
+/// the order of their first execution in a window. Block 0 stands for references outside of numbered blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(C)]
+pub struct Site {
+    /// Number of the block.
+    pub block: u32,
+    /// Number of the operation within the block, from 0 on.
+    pub operation: u32,
+}
 
 /// Reference to one cache line. A reference that crosses lines is split into one `MemRef` for each line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct MemRef {
     /// Number of the vCPU within its node.
     pub vcpu: u16,
@@ -73,6 +87,10 @@ pub struct MemRef {
     pub size: u32,
     /// The vCPU's clock at the reference, in cycles.
     pub now: u64,
+    /// The instruction that makes the reference.
+    pub site: Site,
+    /// True for a store with a non-temporal hint (SDM vol. 1 §10.4.6.2).
+    pub non_temporal: bool,
 }
 
 /// Accesses to a line that the engine's L0 filter cache may answer without asking the model.
@@ -89,11 +107,12 @@ pub enum Permission {
     ReadWrite,
 }
 
-/// A model's answer to a reference. The answer, also as an `Option`, has two 64-bit words, so that functions return it in registers. An
-/// answer in memory would defeat the host's store forwarding if it were read in other pieces than it was written in.
+/// A model's answer to a reference. The answer has two 64-bit words, so that functions return it in registers. An answer in memory would
+/// defeat the host's store forwarding if it were read in other pieces than it was written in.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct Outcome {
-    /// Stall in bits 0 to 31, permission in bits 32 to 39, and [`Outcome::ANSWERED`].
+    /// Stall in bits 0 to 31, permission in bits 32 to 39, [`Outcome::UPDATES`], and [`Outcome::ANSWERED`].
     costs_and_grants: NonZeroU64,
     replaced: u64,
 }
@@ -101,6 +120,8 @@ pub struct Outcome {
 impl Outcome {
     /// Value that is not the address of a line.
     const NO_LINE: u64 = u64::MAX;
+    /// Bit that is set if the model keeps updates.
+    const UPDATES: u64 = 1 << 40;
     /// Bit that is always set, so that the word is never zero.
     const ANSWERED: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
 
@@ -111,6 +132,28 @@ impl Outcome {
             costs_and_grants: Self::ANSWERED | u64::from(stall) | (permission as u64) << 32,
             replaced: replaced.unwrap_or(Self::NO_LINE),
         }
+    }
+
+    /// Returns the answer of a direct miss with this [`Outcome::has_updates`].
+    #[inline(always)]
+    pub fn with_updates(self, kept: bool) -> Self {
+        let bit = if kept { Self::UPDATES } else { 0 };
+        Self {
+            costs_and_grants: self.costs_and_grants | bit,
+            ..self
+        }
+    }
+
+    /// Returns the upper half of the first word of an answer with this permission, for generated code. The lower half is the stall. Answers
+    /// that tell of updates have another upper half.
+    pub const fn upper_half(permission: Permission) -> u32 {
+        (Self::ANSWERED.get() >> 32) as u32 | permission as u32
+    }
+
+    /// Returns whether the model keeps changes to L0 filter caches, as answers of direct misses tell ([`MemoryModel::take_updates`]).
+    #[inline(always)]
+    pub fn has_updates(self) -> bool {
+        self.costs_and_grants.get() & Self::UPDATES != 0
     }
 
     /// Returns the cycles by which the vCPU's clock advances in addition to the instruction's own.
@@ -209,21 +252,14 @@ pub trait MemoryModel: Send {
         updates: &mut Vec<L0Update>,
     ) -> Outcome;
 
-    /// Accounts for a miss by the fast miss path, with the effect of [`MemoryModel::reference`]. The first level must not hold the line.
-    /// The fast miss path serves a miss only if the line replaces `oldest` ([`Hits::oldest`]), no other line's permission changes in any
-    /// L0 filter cache, and the answer permits reads. Otherwise, or if the work would take long, the answer is `None`, and only `modified`
-    /// ([`Hits::modified`]) has been recorded. The default implementation has no fast miss path.
-    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
-        let _ = oldest;
-        self.modified(reference.vcpu, modified);
+    /// Returns a function that serves misses of the first level for generated code. `None` if the model has none.
+    fn direct_misses(&mut self) -> Option<DirectMisses> {
         None
     }
 
-    /// Exports the cache state of a vCPU to an engine that generates machine code. The code then does the work of [`MemoryModel::miss`]
-    /// for misses of reads and writes. `None` if the caches are not as [`exported`](crate::exported) describes.
-    fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
-        let _ = vcpu;
-        None
+    /// Pushes the changes to L0 filter caches that direct misses have caused since the last call to `updates`.
+    fn take_updates(&mut self, updates: &mut Vec<L0Update>) {
+        let _ = updates;
     }
 
     /// Returns the charges of all references since the last call, for an engine that attributes them to code. If the charges are less
@@ -271,12 +307,6 @@ pub trait MemoryTimingModel: Send {
     fn request(&mut self, miss: &MissRef) -> MemoryTiming;
     /// Returns the home socket of a physical address.
     fn home(&self, physical: u64) -> u16;
-    /// Exports the state with which generated code does the work of [`MemoryTimingModel::request`] for a socket. `None` if the
-    /// memory exports nothing.
-    fn export_state(&self, socket: u16) -> Option<ExportedMemory> {
-        let _ = socket;
-        None
-    }
 }
 
 /// Term of the CPI equations to which a counter belongs (Rechistov 2013, equations 2–4).

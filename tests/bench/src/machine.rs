@@ -175,6 +175,7 @@ impl Machine {
                 .map(|i| LevelConfig::new(i.size, i.ways).misses(first, first, first)),
             levels: (0..self.levels.len()).map(level).collect(),
             coherence: Default::default(),
+            non_temporal_stores: Default::default(),
         };
         let latency = after(outermost);
         (config, FlatMemory { latency })

@@ -28,11 +28,12 @@ const PARTS: [(&str, &[&str]); 11] = [
         "missed",
         &[
             "translated::slow_paths",
+            "translated::misses",
             "nodescope_engine_soft6native6access",
             "nodescope_engine_soft::native::access",
         ],
     ),
-    ("model", &["translated::model", "nodescope_plugin_"]),
+    ("model", &["nodescope_plugin_"]),
     ("flags", &["translated::flags"]),
     ("prologues", &["translated::prologues"]),
     ("branches", &["translated::branches"]),

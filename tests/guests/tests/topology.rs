@@ -60,6 +60,8 @@ fn lscpu_and_numactl_show_what_was_asked_for() {
         ways,
         line: 64,
         shared_by,
+        inclusive: false,
+        write_allocate: true,
     };
     let mut node = NodeTopology::uniform(2, 2, 1, 0);
     node.socket_memory = vec![320 << 20, 192 << 20];

@@ -245,9 +245,6 @@ impl Platform for Bare {
             None,
         )
     }
-    fn miss(&mut self, _: &[u64], _: u64, _: &MemRef) -> Option<Outcome> {
-        unreachable!("the L0 filter cache keeps one line of a set")
-    }
     fn modified(&mut self, _: u16, _: &[u64]) {
         unreachable!("the L0 filter cache keeps one line of a set")
     }

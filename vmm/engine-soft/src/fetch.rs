@@ -307,6 +307,8 @@ impl Cpu {
                     linear,
                     size: 1,
                     now: self.now_at_block_start(),
+                    site: self.native.site.site(0),
+                    non_temporal: false,
                 };
                 let (outcome, placement) = self.report_reference(Baseline, &reference, line);
                 self.instruction_l0.fill(line, &outcome, placement);

@@ -7,7 +7,8 @@
 //!   table.
 //! - `features`: instruction-set features of the guest's processor. `lower`: from an instruction to an operation. `ops`: handlers of
 //!   operations.
-//! - `memory`: loads and stores. `softmmu`: the softmmu TLB and the L0 filter cache. `fast_miss`: the fast miss path. `mmu`: page walks.
+//! - `memory`: loads and stores. `softmmu`: the softmmu TLB and the L0 filter cache. `site`: instructions that make references. `mmu`: page
+//!   walks.
 //! - `deliver`: exceptions and interrupts. `undefined`: what is told of `#UD` in user programs. `call_gate`: call gates. `debug`: breakpoints.
 //! - `native`: the translator.
 
@@ -19,7 +20,6 @@ mod cpu;
 mod debug;
 mod deliver;
 mod executable;
-mod fast_miss;
 mod features;
 mod fetch;
 mod lookup;
@@ -32,6 +32,7 @@ mod ops;
 mod pool;
 mod profile;
 mod run;
+mod site;
 mod softmmu;
 mod split;
 mod time_slice;

@@ -1,7 +1,7 @@
 //! Lowering of a decoded instruction to an operation. This module does the memory operand and the attributes; the `lower` function of an
 //! instruction group does the rest.
 
-use iced_x86::{Instruction, OpKind, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use crate::cpu::Mode;
 use crate::op::{FLAT, Handler, Op, RIP, ZERO, attr};
@@ -57,6 +57,9 @@ pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut S
     if instruction.is_stack_instruction() {
         op.attr |= attr::STACK;
     }
+    if is_non_temporal_store(instruction.mnemonic()) {
+        op.attr |= attr::NON_TEMPORAL;
+    }
     memory_operand(instruction, mode, block_ip, &mut op);
     let mut l = Lowering {
         instruction,
@@ -75,6 +78,25 @@ pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut S
         op.handler = handler;
     }
     op
+}
+
+/// Returns whether an instruction is a store with a non-temporal hint.
+pub fn is_non_temporal_store(m: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        m,
+        Movnti
+            | Movntq
+            | Movntps
+            | Movntpd
+            | Movntdq
+            | Maskmovq
+            | Maskmovdqu
+            | Vmovntps
+            | Vmovntpd
+            | Vmovntdq
+            | Vmaskmovdqu
+    )
 }
 
 /// Sets the fields of the memory operand, if the instruction has one.

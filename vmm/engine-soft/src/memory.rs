@@ -17,6 +17,7 @@ use crate::cpu::Cpu;
 use crate::debug::AccessKind;
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
+use crate::site::Origin;
 use crate::softmmu::{Baseline, Isa, LARGE_SHIFT, PAGE_SHIFT, PageMapping, Placement};
 
 /// A value that can be read from and written to guest memory.
@@ -431,7 +432,8 @@ impl Cpu {
         self.watch_access(linear, len, watched);
         if let Some(place) = self.look_up_page(linear, len, write) {
             if self.attached {
-                self.reference_line(&place, access, extra);
+                self.count_piece(write, extra);
+                self.reference_line(&place, access, self.origin(access));
             }
             return Ok(Target::Host(place.host));
         }
@@ -449,13 +451,18 @@ impl Cpu {
                 self.notice_rewrites();
             }
         }
-        self.enter_and_reference(&place, &page, access, extra);
+        self.enter_page(&place, &page);
+        if self.attached {
+            self.count_piece(write, extra);
+            self.reference_line(&place, access, self.origin(access));
+        }
         Ok(Target::Host(place.host))
     }
 
     /// Returns the host address of an operand within one page (and line), for the slow path of translated code. The access is reported to
     /// the model and fills the TLB, like loads and stores of the interpreter. None if the interpreter must make the access: it lies in two
     /// pages or lines, needs a page walk, reaches a device or a watched page, or writes to a page with code. Then the model was not asked.
+    /// `origins` are those of the read and of the write.
     #[inline(always)]
     pub fn resolve_operand(
         &mut self,
@@ -464,6 +471,7 @@ impl Cpu {
         len: usize,
         read: bool,
         write: bool,
+        origins: [Origin; 2],
     ) -> Option<*mut u8> {
         if len > self.data_tlb.room(linear) {
             return None;
@@ -482,16 +490,16 @@ impl Cpu {
             unsafe { _mm_prefetch::<_MM_HINT_T0>(place.host.cast()) };
             match (read, write) {
                 (true, true) => {
-                    self.reference_line(&place, Access::Read, false);
-                    self.reference_line(&place, Access::Write, false);
+                    self.reference_line(&place, Access::Read, origins[0]);
+                    self.reference_line(&place, Access::Write, origins[1]);
                 }
                 // Translated code has already searched all ways for the line.
-                (_, false) => self.report_miss(isa, &place, Access::Read),
-                (_, true) => self.report_miss(isa, &place, Access::Write),
+                (_, false) => self.report_miss(isa, &place, Access::Read, origins[0]),
+                (_, true) => self.report_miss(isa, &place, Access::Write, origins[1]),
             }
             return Some(place.host);
         }
-        self.resolve_by_page_walk_cache(linear, len, read, write)
+        self.resolve_by_page_walk_cache(linear, len, read, write, origins)
     }
 
     /// Returns the host address of an operand within one page, if the TLB's entry of the large page around it permits the access. The small
@@ -517,6 +525,7 @@ impl Cpu {
         len: usize,
         read: bool,
         write: bool,
+        origins: [Origin; 2],
     ) -> Option<*mut u8> {
         let intent = if write { Intent::Write } else { Intent::Read };
         let page = self.cached_page(linear, intent)?;
@@ -533,10 +542,10 @@ impl Cpu {
             self.data_tlb.flush_if_moved(linear, place.host as u64);
         }
         if read {
-            self.enter_and_reference(&place, &page, Access::Read, false);
+            self.enter_and_reference(&place, &page, Access::Read, origins[0]);
         }
         if write {
-            self.enter_and_reference(&place, &page, Access::Write, false);
+            self.enter_and_reference(&place, &page, Access::Write, origins[1]);
         }
         Some(place.host)
     }
@@ -577,21 +586,24 @@ impl Cpu {
         place: &Translated,
         page: &Page,
         access: Access,
-        extra: bool,
+        origin: Origin,
     ) {
         self.enter_page(place, page);
         if self.attached {
-            self.reference_line(place, access, extra);
+            self.reference_line(place, access, origin);
+        }
+    }
+
+    /// Counts a piece of an access if it is the second or later one (`extra`): an instruction counts one access by itself.
+    fn count_piece(&mut self, write: bool, extra: bool) {
+        if extra {
+            self.count_accesses(u64::from(!write), u64::from(write));
         }
     }
 
     /// Reports an access within one line to the attached model, unless the L0 filter cache permits the access.
-    fn reference_line(&mut self, place: &Translated, access: Access, extra: bool) {
+    fn reference_line(&mut self, place: &Translated, access: Access, origin: Origin) {
         let write = access == Access::Write;
-        if extra {
-            // An instruction counts one access by itself. Each further line of the access is counted here.
-            self.count_accesses(u64::from(!write), u64::from(write));
-        }
         // The L0 filter cache can permit the access here if code on the page or a split access caused the slow path.
         if !self
             .data_tlb
@@ -601,7 +613,7 @@ impl Cpu {
                 .promote(place.linear, place.len, write)
                 .is_none()
         {
-            self.report_miss(Baseline, place, access);
+            self.report_miss(Baseline, place, access, origin);
         }
     }
 
@@ -614,15 +626,16 @@ impl Cpu {
         linear: u64,
         len: usize,
         access: Access,
+        origin: Origin,
     ) -> Option<*mut u8> {
         let place = self.look_up_page(linear, len, access == Access::Write)?;
-        self.report_miss(isa, &place, access);
+        self.report_miss(isa, &place, access, origin);
         Some(place.host)
     }
 
     /// Reports an access that the L0 filter cache does not permit to the attached model, and fills the line into the L0 filter cache.
     #[inline(always)]
-    fn report_miss(&mut self, isa: impl Isa, place: &Translated, access: Access) {
+    fn report_miss(&mut self, isa: impl Isa, place: &Translated, access: Access, origin: Origin) {
         let reference = MemRef {
             vcpu: self.id,
             privilege: self.privilege(),
@@ -632,18 +645,21 @@ impl Cpu {
             linear: place.linear,
             size: place.len as u32,
             now: self.now_at_block_start(),
+            site: origin.site,
+            non_temporal: origin.non_temporal,
         };
         let line = self.data_tlb.line(place.physical);
         let (outcome, placement) = self.report_reference(isa, &reference, line);
+        self.fill_line(place, &outcome, placement);
+    }
+
+    /// Fills the line of an access into the L0 filter cache, as the model has answered.
+    #[inline(always)]
+    fn fill_line(&mut self, place: &Translated, outcome: &Outcome, placement: Option<Placement>) {
+        let line = self.data_tlb.line(place.physical);
         let host = place.host as u64;
-        self.data_tlb.fill_line(
-            place.linear,
-            host,
-            line,
-            &outcome,
-            placement,
-            place.writable,
-        );
+        self.data_tlb
+            .fill_line(place.linear, host, line, outcome, placement, place.writable);
         if self.breakpoints.watch(place.linear, PAGE_SHIFT) {
             self.data_tlb.flush_page(place.linear);
         }
@@ -678,6 +694,46 @@ impl Cpu {
             self.apply_l0_updates();
         }
         (outcome, placement)
+    }
+
+    /// Finishes a miss that a miss routine has reported to the model, after an answer that the routine does not serve itself: the model
+    /// keeps updates, does not permit reads, or has replaced another line than the oldest. `both` says that the operand is read, which was
+    /// reported, and then written, with this origin. Returns the operand's host address.
+    pub fn finish_direct_miss(
+        &mut self,
+        linear: u64,
+        len: usize,
+        write: bool,
+        both: Option<Origin>,
+        outcome: Outcome,
+    ) -> *mut u8 {
+        let place = self
+            .look_up_page(linear, len, write)
+            .expect("the miss routine has found the page");
+        let line = self.data_tlb.line(place.physical);
+        let placement = self.data_tlb.directory.sets.placement(Baseline, line);
+        self.add_stall(outcome.stall());
+        if outcome.has_updates() {
+            let id = self.id;
+            let mut updates = std::mem::take(&mut self.updates);
+            self.platform().take_updates(id, &mut updates);
+            self.updates = updates;
+            self.apply_l0_updates();
+        }
+        self.fill_line(&place, &outcome, Some(placement));
+        if let Some(origin) = both {
+            self.reference_line(&place, Access::Write, origin);
+        }
+        place.host
+    }
+
+    /// Adds the stall of a model's answer, in cycles, to the clock and the counters.
+    #[inline(always)]
+    pub fn add_stall(&mut self, stall: u32) {
+        let stall = u64::from(stall);
+        self.stall += stall;
+        self.model_stall += stall;
+        self.counters[usize::from(self.cpl != 3)].stall_cycles += stall;
     }
 
     #[inline(never)]

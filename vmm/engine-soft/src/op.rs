@@ -63,7 +63,7 @@ pub const RIP: u8 = 17;
 /// Index into [`Cpu::segment_base`] of an entry that is always zero.
 pub const FLAT: u8 = 6;
 
-/// Flags of an [`Op`]: its address size, its prefixes LOCK, REP and REPNE, and how it uses the stack.
+/// Flags of an [`Op`]: its address size, its prefixes LOCK, REP and REPNE, how it uses the stack, and hints.
 pub mod attr {
     /// Effective addresses wrap at 32 bits.
     pub const ADDRESS_32: u8 = 1 << 0;
@@ -80,6 +80,8 @@ pub mod attr {
     pub const STACK_OPERAND: u8 = 1 << 5;
     /// The instruction pushes or pops besides its memory operand, if it has one.
     pub const STACK: u8 = 1 << 6;
+    /// The store has a non-temporal hint (SDM vol. 1 §10.4.6.2).
+    pub const NON_TEMPORAL: u8 = 1 << 7;
 }
 
 /// Decoded instruction.

@@ -1,8 +1,9 @@
 //! Attribution of a window's counts to basic blocks.
 //!
-//! Every block that runs in a window gets a number, which it keeps as long as the node exists. Each vCPU has an array of records for each
-//! of its contexts, a record for each number. The prologue of a translation block adds one to the record's executions; misses add their
-//! costs to the record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
+//! Every block that runs in a window gets a number, which it keeps as long as the node exists. Models see the number as the site of
+//! references, whether costs are attributed or not. Where they are, each vCPU has an array of records for each of its contexts, a record
+//! for each number. The prologue of a translation block adds one to the record's executions; misses add their costs to the record of the
+//! running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
 //!
 //! A block is straight-line code. Its loads, stores, fetches and FLOPs therefore follow from its executions, and are not counted as the
 //! block runs. [`Cpu::settle_profile`] turns executions into counters when a window reads the counters. Executions that were cut short are
@@ -18,12 +19,13 @@ use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use nodescope_engine::CodeNumbers;
 use nodescope_plugin_api::{
     BlockCounts, BlockProfile, Charges, Context, Counters, PartialCounts, Privilege, ProfiledBlock,
-    SOURCES, STALL_TERMS, Source, StallTerm,
+    SOURCES, STALL_TERMS, StallTerm,
 };
 
 use crate::block::Block;
 use crate::cpu::Cpu;
 use crate::op::RIP;
+use crate::site::RunningSite;
 
 /// Counts of one block in one context, as machine code adds to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,15 +52,8 @@ impl Record {
     /// Offset in bytes of the count of data stores beyond those that the block's instructions make in each execution.
     pub const MORE_STORES: usize = offset_of!(Record, more_stores);
 
-    /// Returns the offset of the count of a source's answers, in bytes.
-    pub const fn answers(source: Source) -> usize {
-        offset_of!(Record, charges) + offset_of!(Charges, answers) + 8 * source as usize
-    }
-
-    /// Returns the offset of the cycles of a term, in bytes.
-    pub const fn cycles(term: StallTerm) -> usize {
-        offset_of!(Record, charges) + offset_of!(Charges, cycles) + 8 * term as usize
-    }
+    /// Offset of the charges, in bytes.
+    pub const CHARGES: usize = offset_of!(Record, charges);
 
     const fn is_empty(&self) -> bool {
         let Charges { answers, cycles } = &self.charges;
@@ -77,9 +72,9 @@ impl Record {
     }
 }
 
-/// Maximum number of blocks with a record of their own. The misses of later blocks are attributed to block 0, and their instructions are
-/// counted one by one.
-const MOST_BLOCKS: usize = 1 << 18;
+/// Maximum number of blocks with a number, and with a record, of their own. The misses of later blocks are attributed to block 0, and their
+/// instructions are counted one by one.
+pub const MOST_BLOCKS: usize = 1 << 18;
 /// Maximum memory of a node's records in bytes, if a guest touches all of them.
 const MOST_BYTES: usize = 1 << 30;
 /// Maximum number of contexts of all vCPUs with records of their own. Later contexts share the records that were made last.
@@ -286,8 +281,8 @@ impl Profile {
         self.partial.clear();
     }
 
-    /// Returns all counts with the blocks that they are of, block 0 always among them, and clears the counts. Blocks of earlier windows that
-    /// did not run since keep their numbers here, and are not returned: a window costs what it contains.
+    /// Returns all counts with the blocks that they are of, block 0 always among them, and clears the counts. Blocks of earlier windows
+    /// that did not run since keep their numbers here, and are not returned: a window costs what it contains.
     pub fn take(&mut self) -> BlockProfile {
         self.begin();
         let mut counts: BTreeMap<(Context, u32), BlockCounts> = BTreeMap::new();
@@ -341,7 +336,7 @@ impl Cpu {
     /// Returns whether the running block has a record of its own. All its other counts follow from the record's executions.
     #[inline(always)]
     pub fn numbered(&self) -> bool {
-        self.profiling() && self.native.record_offset != 0
+        self.profiling() && self.native.site.block() != 0
     }
 
     /// Selects the records of the running context.
@@ -354,10 +349,10 @@ impl Cpu {
         }
     }
 
-    /// Stops charging costs to the running block: later costs are charged to block 0.
+    /// Notes that no block runs: later references and costs are outside of blocks.
     #[inline(always)]
-    pub fn leave_profiled(&mut self) {
-        self.native.record_offset = 0;
+    pub fn leave_numbered(&mut self) {
+        self.native.site = RunningSite::NONE;
     }
 
     /// Changes the context of the running block: the new context counts the block, as it counts the block's instructions.
@@ -382,7 +377,7 @@ impl Cpu {
             &mut *self
                 .native
                 .records
-                .byte_add(self.native.record_offset as usize)
+                .byte_add(self.native.site.record_offset())
         }
     }
 
@@ -420,10 +415,10 @@ impl Cpu {
         number
     }
 
-    /// Starts charging costs to a block that the interpreter enters.
-    pub fn enter_profiled(&mut self, block: &Block) {
+    /// Notes that the interpreter enters a block in a window: later references and costs are the block's.
+    pub fn enter_numbered(&mut self, block: &Block) {
         let address = self.gpr[RIP as usize];
-        self.native.record_offset = record_offset(self.number_of(block, address));
+        self.native.site = RunningSite::of_block(self.number_of(block, address));
         if self.numbered() {
             self.record().executions += 1;
         }
@@ -435,7 +430,7 @@ impl Cpu {
     #[inline(never)]
     pub fn cut_profiled(&mut self, block: &Block, executed: usize, fetched: u32) {
         self.record().executions -= 1;
-        let number = self.native.record_offset as u32 / size_of::<Record>() as u32;
+        let number = self.native.site.block();
         let owner = (self.id, self.context);
         let fetches = lines_in(
             block.physical,
@@ -536,11 +531,6 @@ fn lines_in(physical: u64, second_page: u64, bytes: u32, shift: u32) -> u64 {
     let bytes = u64::from(bytes.max(1));
     let first = bytes.min(4096 - (physical & 0xfff));
     lines(physical, first) + lines(second_page, bytes - first)
-}
-
-/// Returns the offset of a block's record, in bytes.
-pub fn record_offset(number: u32) -> u64 {
-    u64::from(number) * size_of::<Record>() as u64
 }
 
 #[cfg(test)]

@@ -385,9 +385,7 @@ impl Cpu {
             block.len()
         };
         let privilege = usize::from(self.cpl != 3);
-        if self.profiling() {
-            self.enter_profiled(block);
-        }
+        self.enter_numbered(block);
         self.fetch_lines(block.code_span(planned));
         let before = self.retired;
         let stall_before = self.stall - self.model_stall;
@@ -404,9 +402,10 @@ impl Cpu {
             if executed != block.ops().len() {
                 self.cut_profiled(block, executed, planned);
             }
-            self.leave_profiled();
+            self.leave_numbered();
             return done;
         }
+        self.leave_numbered();
         let counters = &mut self.counters[privilege];
         if executed == block.ops().len() {
             counters.loads += u64::from(block.decoded.loads);
@@ -554,8 +553,9 @@ impl Cpu {
     }
 }
 
+/// Returns the number of operations from `start` to `op` in a block.
 #[inline(always)]
-fn executed(start: *const Op, op: *const Op) -> u64 {
+pub fn executed(start: *const Op, op: *const Op) -> u64 {
     ((op as usize - start as usize) / size_of::<Op>()) as u64
 }
 

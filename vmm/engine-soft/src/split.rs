@@ -7,6 +7,7 @@
 use nodescope_plugin_api::Access;
 
 use crate::cpu::Cpu;
+use crate::site::Origin;
 use crate::softmmu::{Baseline, Isa};
 
 /// Host addresses of the two pieces of a split access, and the bytes of the first piece.
@@ -66,7 +67,8 @@ impl Cpu {
         if let Some(served) = self.native.served(linear, len, write) {
             return Some(served);
         }
-        self.split_on(Baseline, linear, len, write)
+        let access = if write { Access::Write } else { Access::Read };
+        self.split_on(Baseline, linear, len, write, self.origin(access))
     }
 
     /// Looks up both lines as [`Cpu::split`] does, where translated code has not looked them up.
@@ -77,14 +79,34 @@ impl Cpu {
         linear: u64,
         len: usize,
         write: bool,
+        origin: Origin,
     ) -> Option<Split> {
         if !self.split_is_known(linear, len, write) {
             return None;
         }
         let first = self.data_tlb.room(linear);
-        let lower = self.piece(isa, linear, first, write)?;
+        let lower = self.piece(isa, linear, first, write, origin)?;
         let second = linear.wrapping_add(first as u64);
-        let upper = self.piece(isa, second, len - first, write)?;
+        let upper = self.piece(isa, second, len - first, write, origin)?;
+        self.count_split(write);
+        Some(Split::new([lower, upper], first))
+    }
+
+    /// Looks up the second line as [`Cpu::split`] does, where translated code has looked up the first line, which is at `lower`. None if no
+    /// entry of the TLB permits the access; then nothing has changed.
+    #[inline(always)]
+    pub fn second_piece(
+        &mut self,
+        isa: impl Isa,
+        lower: *mut u8,
+        linear: u64,
+        len: usize,
+        write: bool,
+        origin: Origin,
+    ) -> Option<Split> {
+        let first = self.data_tlb.room(linear);
+        let second = linear.wrapping_add(first as u64);
+        let upper = self.piece(isa, second, len - first, write, origin)?;
         self.count_split(write);
         Some(Split::new([lower, upper], first))
     }
@@ -116,7 +138,14 @@ impl Cpu {
 
     /// Looks up one of the pieces, and reports a miss to the model. Returns the piece's host address.
     #[inline(always)]
-    fn piece(&mut self, isa: impl Isa, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
+    fn piece(
+        &mut self,
+        isa: impl Isa,
+        linear: u64,
+        len: usize,
+        write: bool,
+        origin: Origin,
+    ) -> Option<*mut u8> {
         if let Some(host) = self.data_tlb.find_most_recent(linear, len, write) {
             return Some(host);
         }
@@ -124,7 +153,7 @@ impl Cpu {
             return Some(host);
         }
         let access = if write { Access::Write } else { Access::Read };
-        self.report_miss_in_known_page(isa, linear, len, access)
+        self.report_miss_in_known_page(isa, linear, len, access, origin)
     }
 
     /// Counts the access to the second line as another load or store: the instruction itself counts as one access.

@@ -12,6 +12,7 @@ use crate::features::Features;
 use crate::native::Activity;
 use crate::op::{RIP, ZERO};
 use crate::ops::random::RandomSource;
+use crate::site::RunningSite;
 
 /// Parts that a vCPU is made from.
 #[derive(Clone, Debug)]
@@ -64,8 +65,8 @@ pub struct SoftVcpu {
 }
 
 // SAFETY: the raw pointers inside refer to guest RAM and to decoded blocks, which `code` keeps alive and which are used under its lock.
-// Pointers to a model's exported state are used only while the model is attached, and the pointer to a platform only while `run` is on the
-// stack. One thread at a time uses a vCPU, together with the model of its node.
+// A model's function for direct misses is called only while the model is attached, and the pointer to a platform is used only while `run`
+// is on the stack. One thread at a time uses a vCPU, together with the model of its node.
 unsafe impl Send for SoftVcpu {}
 
 impl SoftVcpu {
@@ -289,7 +290,7 @@ impl Vcpu for SoftVcpu {
 
     fn attribute_to_code(&mut self, on: bool) {
         let mut code = self.code.lock();
-        self.cpu.native.record_offset = 0;
+        self.cpu.native.site = RunningSite::NONE;
         self.cpu.native.records_of = None;
         self.cpu.native.records = if on {
             code.profile.records((self.cpu.id, Context::default()))

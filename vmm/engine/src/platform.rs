@@ -1,8 +1,7 @@
 //! The platform: services of the node that a vCPU uses.
 
-use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Charges, Context, Counters, Hits, L0Update, MemRef, Outcome, Privilege,
+    AcceptedDirectMisses, Charges, Context, Counters, Hits, L0Update, MemRef, Outcome, Privilege,
 };
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.
@@ -134,13 +133,15 @@ pub trait Platform {
         reference: &MemRef,
         updates: &mut Vec<L0Update>,
     ) -> Outcome;
-    /// Serves a first-level miss as [`nodescope_plugin_api::MemoryModel::miss`] does.
-    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome>;
-    /// Returns the export of [`nodescope_plugin_api::MemoryModel::export_state`], accepted by the platform; None where the model exports
-    /// nothing.
-    fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
-        let _ = vcpu;
+    /// Returns the function of [`nodescope_plugin_api::MemoryModel::direct_misses`], accepted by the platform. `None` if the model has
+    /// none.
+    fn direct_misses(&mut self) -> Option<AcceptedDirectMisses> {
         None
+    }
+    /// Takes the updates that direct misses have caused. As with [`Platform::reference`], those of the running vCPU are pushed to
+    /// `updates`, and the platform keeps those of other vCPUs.
+    fn take_updates(&mut self, vcpu: u16, updates: &mut Vec<L0Update>) {
+        let _ = (vcpu, updates);
     }
     /// Returns the charges as [`nodescope_plugin_api::MemoryModel::take_charges`] does.
     fn take_charges(&mut self) -> Charges {

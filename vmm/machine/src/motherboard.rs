@@ -12,9 +12,9 @@ use nodescope_engine::{
     GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform, UndefinedInstruction,
 };
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request, TRANSPORT_DIRECT};
-use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Charges, Context, Counters, Hits, L0Update, MemRef, MemoryModel, Outcome, Permission, Privilege,
+    AcceptedDirectMisses, Charges, Context, Counters, Hits, L0Update, MemRef, MemoryModel, Outcome,
+    Permission, Privilege,
 };
 
 use serde::{Deserialize, Serialize};
@@ -145,6 +145,17 @@ impl DerefMut for MotherboardHolder {
 }
 
 impl Motherboard {
+    /// Keeps updates of the L0 filter caches of other vCPUs than `running` until those run.
+    fn keep_updates_of_others(&mut self, running: u16, updates: &mut Vec<L0Update>) {
+        updates.retain(|update| {
+            let own = update.vcpu == running;
+            if !own {
+                self.updates[usize::from(update.vcpu)].push(*update);
+            }
+            own
+        });
+    }
+
     /// Returns a motherboard with these devices. The hypercall NodeIdentity is answered with `identity`.
     pub fn new(chipset: Chipset, vcpus: usize, identity: NodeIdentity) -> Self {
         let network = chipset
@@ -464,27 +475,22 @@ impl Platform for Motherboard {
             return Outcome::new(0, Permission::None, None);
         };
         let outcome = model.reference(hits, reference, updates);
-        if !updates.is_empty() {
-            updates.retain(|update| {
-                let own = update.vcpu == reference.vcpu;
-                if !own {
-                    self.updates[usize::from(update.vcpu)].push(*update);
-                }
-                own
-            });
-        }
+        self.keep_updates_of_others(reference.vcpu, updates);
         outcome
     }
 
-    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
-        self.model.as_mut()?.miss(modified, oldest, reference)
-    }
-
-    fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
-        let export = self.model.as_mut()?.export_state(vcpu)?;
+    fn direct_misses(&mut self) -> Option<AcceptedDirectMisses> {
+        let misses = self.model.as_mut()?.direct_misses()?;
         // SAFETY: only the node attaches and detaches models (`Node::attach`, `Node::detach`), and then its vCPUs, before any of them runs
         // again. Nothing else reaches the motherboard's model, which vCPUs use one at a time.
-        Some(unsafe { export.accept() })
+        Some(unsafe { misses.accept() })
+    }
+
+    fn take_updates(&mut self, vcpu: u16, updates: &mut Vec<L0Update>) {
+        if let Some(model) = self.model.as_mut() {
+            model.take_updates(updates);
+            self.keep_updates_of_others(vcpu, updates);
+        }
     }
 
     fn take_charges(&mut self) -> Charges {

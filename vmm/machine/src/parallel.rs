@@ -655,10 +655,6 @@ impl Platform for Access<'_> {
         Outcome::new(0, Permission::None, None)
     }
 
-    fn miss(&mut self, _modified: &[u64], _oldest: u64, _reference: &MemRef) -> Option<Outcome> {
-        None
-    }
-
     fn modified(&mut self, _vcpu: u16, _lines: &[u64]) {}
 
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters) {

@@ -1,7 +1,7 @@
 //! Tests of the models that specifications build. The cost of a few references identifies a model.
 
 use nodescope_plugin_api::{
-    Access, Context, Counters, Hits, MemRef, MemoryModel, Permission, Privilege, VcpuPlace,
+    Access, Context, Counters, Hits, MemRef, MemoryModel, Permission, Privilege, Site, VcpuPlace,
 };
 use nodescope_window::{
     CacheConfig, HomeRange, Latencies, MemorySpec, ModelError, ModelSpec, build_model,
@@ -30,6 +30,8 @@ fn read(model: &mut dyn MemoryModel, vcpu: u16, physical: u64) -> u32 {
         linear: physical,
         size: 8,
         now: 0,
+        site: Site::default(),
+        non_temporal: false,
     };
     model
         .reference(Hits::default(), &reference, &mut Vec::new())
@@ -84,6 +86,8 @@ fn without_a_model_everything_is_counted_and_nothing_timed() {
         linear: 64,
         size: 8,
         now: 0,
+        site: Site::default(),
+        non_temporal: false,
     };
     let outcome = model.reference(Hits::default(), &reference, &mut Vec::new());
     assert_eq!(

@@ -4,7 +4,9 @@
 
 use std::time::Instant;
 
-use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege, VcpuPlace};
+use nodescope_plugin_api::{
+    Access, Charges, Context, DirectMiss, Hits, MemRef, MemoryModel, Privilege, Site, VcpuPlace,
+};
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
@@ -41,8 +43,12 @@ fn measure(
     let config = CacheConfig::xeon_x5680();
     let memory = Numa::new(&NumaConfig::contiguous(2, 4 << 30)).expect("a valid description");
     let places = VcpuPlace::grid(2, vcpus / 2, 1);
-    let mut model =
-        CacheModel::new(&config, &places, Box::new(memory)).expect("a valid description");
+    let model = CacheModel::new(&config, &places, Box::new(memory)).expect("a valid description");
+    let mut model = Box::new(model);
+    let direct = model.direct_misses().expect("the model has the function");
+    // SAFETY: the model is boxed, and its functions run one at a time.
+    let direct = unsafe { direct.accept() };
+    let mut charges = Charges::default();
     let mut updates = Vec::new();
     let (mut stalls, mut changes) = (0, 0);
     let mut order = Order::default();
@@ -63,6 +69,8 @@ fn measure(
                     linear: physical,
                     size: 8,
                     now: step,
+                    site: Site::default(),
+                    non_temporal: false,
                 };
                 Some((reference, oldest))
             })
@@ -73,7 +81,21 @@ fn measure(
                 oldest: *oldest,
                 ..Hits::default()
             };
-            stalls += u64::from(model.reference(hits, reference, &mut updates).stall());
+            let outcome = match (oldest, shared) {
+                (Some(oldest), false) => {
+                    let miss = DirectMiss {
+                        reference: *reference,
+                        oldest: *oldest,
+                        modified: std::ptr::null(),
+                        modified_count: 0,
+                        charges: &mut charges,
+                    };
+                    // SAFETY: the model is boxed, and the pointers of the miss are valid.
+                    unsafe { direct.function()(direct.model(), &miss) }
+                }
+                _ => model.reference(hits, reference, &mut updates),
+            };
+            stalls += u64::from(outcome.stall());
             changes += updates.len();
             updates.clear();
         }

@@ -1,27 +1,109 @@
 //! A user's description of the caches of a node.
 
+use std::fmt;
+use std::str::FromStr;
+
 use nodescope_plugin_api::VcpuPlace;
 use serde::{Deserialize, Serialize};
 
-/// Hardware threads that share one cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+use crate::policy::Policy;
+use crate::prefetch::Prefetch;
+
+/// Hardware threads that share one cache. The text form is `core`, `socket`, or a number of cores such as `4 cores`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
 pub enum Sharing {
     /// The hardware threads of one core share the cache.
     #[default]
     Core,
+    /// So many neighbouring cores of a socket share the cache, as on a chiplet. The last group of a socket may have fewer.
+    Cores(u16),
     /// All cores of a socket share the cache.
     Socket,
 }
 
-/// Replacement policy: which line of a full set is replaced.
+/// Error of a text that is no [`Sharing`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{0}\" shares no cache; write \"core\", \"socket\", or a number of cores such as \"4 cores\""
+)]
+pub struct UnknownSharing(String);
+
+impl FromStr for Sharing {
+    type Err = UnknownSharing;
+
+    fn from_str(text: &str) -> Result<Sharing, UnknownSharing> {
+        let cores = |text: &str| text.strip_suffix(" cores")?.parse().ok();
+        match text {
+            "core" => Ok(Sharing::Core),
+            "socket" => Ok(Sharing::Socket),
+            _ => match cores(text) {
+                Some(cores) if cores > 1 => Ok(Sharing::Cores(cores)),
+                _ => Err(UnknownSharing(text.to_owned())),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Sharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sharing::Core => f.write_str("core"),
+            Sharing::Cores(cores) => write!(f, "{cores} cores"),
+            Sharing::Socket => f.write_str("socket"),
+        }
+    }
+}
+
+impl TryFrom<String> for Sharing {
+    type Error = UnknownSharing;
+
+    fn try_from(text: String) -> Result<Sharing, UnknownSharing> {
+        text.parse()
+    }
+}
+
+impl From<Sharing> for String {
+    fn from(sharing: Sharing) -> String {
+        sharing.to_string()
+    }
+}
+
+/// Kind of lines that a cache has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum CacheKind {
+    /// Data, at the first level.
+    Data,
+    /// Instructions, at the first level.
+    Instruction,
+    /// Data and instructions, at the levels outside the first.
+    Unified,
+}
+
+/// Relation of a level's lines to those of the levels inside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Policy {
-    /// The least recently used line is replaced.
+pub enum Inclusion {
+    /// The level has every line of the levels inside it.
     #[default]
-    Lru,
+    Inclusive,
+    /// The level gets the lines that the level inside it replaces, and gives a line up that it supplies.
+    Exclusive,
+    /// The level gets the lines that it supplies, and keeps or replaces them whatever the levels inside it have.
+    NonInclusive,
+}
+
+/// Effect of stores with a non-temporal hint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NonTemporalStores {
+    /// They are like other stores.
+    #[default]
+    AsStores,
+    /// They go to memory past the caches. Stores to one line are combined.
+    Bypass,
 }
 
 /// Cycles charged for each event at one level; 0 for none.
@@ -48,7 +130,7 @@ pub struct LevelLatency {
 }
 
 /// Configuration of one cache: the first-level instruction cache, or one of the levels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LevelConfig {
     /// Capacity in bytes.
@@ -64,6 +146,18 @@ pub struct LevelConfig {
     /// Replacement policy.
     #[serde(default)]
     pub policy: Policy,
+    /// Relation to the levels inside; without meaning for a first-level cache.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub inclusion: Inclusion,
+    /// True if a write that does not find its line brings the line in.
+    #[serde(
+        default = "LevelConfig::default_write_allocate",
+        skip_serializing_if = "Clone::clone"
+    )]
+    pub write_allocate: bool,
+    /// Prefetchers, in the order in which they are asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefetch: Vec<Prefetch>,
     /// Cycles of the level's events.
     #[serde(default)]
     pub latency: LevelLatency,
@@ -109,6 +203,9 @@ pub struct CacheConfig {
     /// Cycles of the events between caches.
     #[serde(default)]
     pub coherence: CoherenceLatency,
+    /// Effect of stores with a non-temporal hint.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub non_temporal_stores: NonTemporalStores,
 }
 
 /// Reason for which a [`CacheConfig`] is refused. The text begins with the path of the wrong field.
@@ -189,10 +286,46 @@ pub enum CacheConfigError {
         /// Size of the inner cache in bytes.
         inner: u64,
     },
-    /// A level private to cores outside a level shared by the socket.
-    #[error("{field}.shared_by: is core, but the level inside it is shared by the socket")]
-    PrivateOutsideShared {
+    /// A level whose cores are not those of whole caches of the level inside it.
+    #[error(
+        "{field}.shared_by: is {shared_by}, but a cache of the level inside it is for {inner}; a cache contains whole caches"
+    )]
+    NotNested {
         /// Path of the wrong outer level in the configuration: `levels[i]`.
+        field: String,
+        /// The threads that share the outer level.
+        shared_by: Sharing,
+        /// The threads that share the level inside it.
+        inner: Sharing,
+    },
+    /// A number of ways that the policy does not support.
+    #[error("{field}.ways: {fault}")]
+    WaysOfPolicy {
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
+        field: String,
+        /// What is wrong.
+        fault: String,
+    },
+    /// A level that includes the levels inside it, but does not take the lines of writes that they take.
+    #[error(
+        "{field}.write_allocate: is false, but the level includes a level that allocates; set inclusion = \"non_inclusive\" or \"exclusive\""
+    )]
+    NoAllocation {
+        /// Path of the wrong outer level in the configuration: `levels[i]`.
+        field: String,
+    },
+    /// A first-level instruction cache that has keys of data caches.
+    #[error("instruction.{key}: has no meaning for an instruction cache; leave it out")]
+    OfData {
+        /// The key.
+        key: &'static str,
+    },
+    /// An inclusion of a first-level cache.
+    #[error(
+        "{field}.inclusion: has no meaning for a first-level cache, since no cache is inside it; leave it out"
+    )]
+    NothingInside {
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[0]`.
         field: String,
     },
     /// Two first-level caches that are shared differently.
@@ -219,6 +352,11 @@ pub enum CacheConfigError {
     },
 }
 
+/// Returns whether a value is the default, which descriptions leave out.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Largest number of levels in a description.
 pub(crate) const MOST_LEVELS: usize = 16;
 
@@ -239,6 +377,10 @@ impl LevelConfig {
         64
     }
 
+    fn default_write_allocate() -> bool {
+        true
+    }
+
     /// Makes a private LRU cache of `size` bytes with 64-byte lines and no latencies.
     pub fn new(size: u64, ways: u32) -> LevelConfig {
         LevelConfig {
@@ -247,6 +389,9 @@ impl LevelConfig {
             line: Self::default_line(),
             shared_by: Sharing::Core,
             policy: Policy::Lru,
+            inclusion: Inclusion::Inclusive,
+            write_allocate: true,
+            prefetch: Vec::new(),
             latency: LevelLatency::default(),
         }
     }
@@ -319,6 +464,12 @@ impl LevelConfig {
                 first,
             });
         }
+        if let Some(fault) = self.policy.fault(self.ways) {
+            faults.push(CacheConfigError::WaysOfPolicy {
+                field: field.clone(),
+                fault,
+            });
+        }
         let set = u64::from(self.ways) * u64::from(self.line);
         if self.size > 1 << 32 {
             faults.push(CacheConfigError::TooLarge {
@@ -353,6 +504,7 @@ impl CacheConfig {
                 l3.shared().misses(35, 35, 35),
             ],
             coherence: CoherenceLatency::default(),
+            non_temporal_stores: NonTemporalStores::AsStores,
         }
     }
 
@@ -382,6 +534,16 @@ impl CacheConfig {
         let first = self.levels.first().map_or(64, |level| level.line);
         if let Some(instruction) = &self.instruction {
             instruction.faults("instruction", first, &mut faults);
+            if !instruction.write_allocate {
+                faults.push(CacheConfigError::OfData {
+                    key: "write_allocate",
+                });
+            }
+            if instruction.inclusion != Inclusion::Inclusive {
+                faults.push(CacheConfigError::NothingInside {
+                    field: "instruction".to_owned(),
+                });
+            }
             if self
                 .levels
                 .first()
@@ -401,7 +563,21 @@ impl CacheConfig {
         for (index, level) in self.levels.iter().enumerate() {
             let field = format!("levels[{index}]");
             level.faults(&field, first, &mut faults);
-            let Some(inner) = index.checked_sub(1).map(|inner| self.levels[inner]) else {
+            if index == 0 && level.inclusion != Inclusion::Inclusive {
+                faults.push(CacheConfigError::NothingInside {
+                    field: field.clone(),
+                });
+            }
+            let allocates = |level: &LevelConfig| level.write_allocate;
+            if level.inclusion == Inclusion::Inclusive
+                && !level.write_allocate
+                && self.levels[..index].iter().any(allocates)
+            {
+                faults.push(CacheConfigError::NoAllocation {
+                    field: field.clone(),
+                });
+            }
+            let Some(inner) = index.checked_sub(1).map(|inner| &self.levels[inner]) else {
                 continue;
             };
             let mut inners = vec![(format!("levels[{}]", index - 1), inner.size)];
@@ -409,7 +585,7 @@ impl CacheConfig {
                 inners.push(("instruction".to_owned(), instruction.size));
             }
             for (inner_field, inner) in inners {
-                if level.size < inner {
+                if level.size < inner && level.inclusion == Inclusion::Inclusive {
                     faults.push(CacheConfigError::SmallerThanInner {
                         field: field.clone(),
                         size: level.size,
@@ -418,8 +594,16 @@ impl CacheConfig {
                     });
                 }
             }
-            if level.shared_by == Sharing::Core && inner.shared_by == Sharing::Socket {
-                faults.push(CacheConfigError::PrivateOutsideShared { field });
+            let nested = match (inner.shared_by, level.shared_by) {
+                (Sharing::Cores(inside), Sharing::Cores(around)) => around % inside == 0,
+                (inside, around) => inside <= around,
+            };
+            if !nested {
+                faults.push(CacheConfigError::NotNested {
+                    field,
+                    shared_by: level.shared_by,
+                    inner: inner.shared_by,
+                });
             }
         }
         let coherence = &self.coherence;

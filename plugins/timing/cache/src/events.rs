@@ -1,8 +1,8 @@
 //! Kinds of events: their index in the ledger, name, CPI term and cycles.
 
-use nodescope_plugin_api::{Access, Charges, Source, StallTerm, Term};
+use nodescope_plugin_api::{Access, Source, StallTerm, Tally, Term};
 
-use crate::{ByDistance, CacheConfig, LevelLatency, Sharing};
+use crate::config::{ByDistance, CacheConfig, CacheKind, LevelLatency};
 
 /// Distance between the requester and the other cache of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +24,24 @@ pub(crate) enum LevelEvent {
     Writeback,
     Upgrade,
     Inclusion,
+    /// A read that is the first access to a line that a prefetch brought.
+    ReadPrefetchHit,
+    WritePrefetchHit,
+    FetchPrefetchHit,
+    /// A prefetcher of the level brings a line.
+    Prefetch,
+    /// A line that a prefetch brought leaves untouched.
+    PrefetchUnused,
+    /// As [`LevelEvent::Prefetch`], at the first-level instruction cache.
+    InstructionPrefetch,
+    /// As [`LevelEvent::PrefetchUnused`], at the first-level instruction cache.
+    InstructionPrefetchUnused,
+    /// A store goes past the caches.
+    NonTemporalStore,
 }
 
 /// Number of kinds of [`LevelEvent`].
-pub(crate) const LEVEL_EVENTS: usize = 9;
+const LEVEL_EVENTS: usize = 17;
 
 impl LevelEvent {
     #[inline]
@@ -36,6 +50,31 @@ impl LevelEvent {
             Access::Read => LevelEvent::ReadHit,
             Access::Write => LevelEvent::WriteHit,
             Access::Fetch => LevelEvent::FetchHit,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn prefetch_hit(access: Access) -> LevelEvent {
+        match access {
+            Access::Read => LevelEvent::ReadPrefetchHit,
+            Access::Write => LevelEvent::WritePrefetchHit,
+            Access::Fetch => LevelEvent::FetchPrefetchHit,
+        }
+    }
+
+    /// Returns the event that a prefetcher of a cache of this kind brings a line.
+    pub(crate) fn prefetch(kind: CacheKind) -> LevelEvent {
+        match kind {
+            CacheKind::Instruction => LevelEvent::InstructionPrefetch,
+            CacheKind::Data | CacheKind::Unified => LevelEvent::Prefetch,
+        }
+    }
+
+    /// Returns the event that a line leaves a cache of this kind, which no access has touched since a prefetch brought the line.
+    pub(crate) fn prefetch_unused(kind: CacheKind) -> LevelEvent {
+        match kind {
+            CacheKind::Instruction => LevelEvent::InstructionPrefetchUnused,
+            CacheKind::Data | CacheKind::Unified => LevelEvent::PrefetchUnused,
         }
     }
 
@@ -57,11 +96,23 @@ pub(crate) enum SystemEvent {
     Snoop(Distance),
     Invalidate(Distance),
     Upgrade,
-    Memory { local: bool, write_back: bool },
+    Memory { traffic: Traffic, local: bool },
+}
+
+/// Reason of a request to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Traffic {
+    Fill,
+    WriteBack,
+    Prefetch,
+    NonTemporalStore,
 }
 
 /// Number of kinds of [`SystemEvent`].
-pub(crate) const SYSTEM_EVENTS: usize = 17;
+const SYSTEM_EVENTS: usize = 21;
+
+/// Index of the first event with memory among the system events.
+const MEMORY_EVENTS: usize = 13;
 
 impl SystemEvent {
     #[inline(always)]
@@ -72,8 +123,8 @@ impl SystemEvent {
             SystemEvent::Snoop(distance) => 6 + distance as usize,
             SystemEvent::Invalidate(distance) => 9 + distance as usize,
             SystemEvent::Upgrade => 12,
-            SystemEvent::Memory { local, write_back } => {
-                13 + usize::from(!local) + 2 * usize::from(write_back)
+            SystemEvent::Memory { traffic, local } => {
+                MEMORY_EVENTS + 2 * traffic as usize + usize::from(!local)
             }
         }
     }
@@ -88,81 +139,69 @@ pub(crate) struct Kind {
     pub(crate) latency: u32,
 }
 
-/// Charge of a kind of event to code, for attribution.
+/// Cost of a kind of event, and its charge to code.
 #[derive(Clone, Copy, Debug)]
-struct EventCharge {
-    term: StallTerm,
+pub(crate) struct Cost {
+    /// Cycles of one event; 0 for events with memory, whose cycles vary.
+    pub(crate) latency: u32,
+    pub(crate) term: StallTerm,
     /// Source of the answer; `None` if the event does not answer a request.
-    source: Option<Source>,
+    pub(crate) source: Option<Source>,
+}
+
+/// Cycles of an access on its way through the levels.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathCost {
+    pub(crate) cycles: u64,
+    /// The cycles of the first, the second, and all further levels.
+    pub(crate) by_level: [u64; 3],
+}
+
+impl PathCost {
+    fn add(&mut self, level: usize, cycles: u64) {
+        self.cycles += cycles;
+        self.by_level[level.min(2)] += cycles;
+    }
+
+    /// Returns the costs of an access, by the number of levels that miss, and by whether the next level hits.
+    fn of(access: Access, costs: &[Cost], levels: usize) -> Vec<[PathCost; 2]> {
+        let latency = |level, event| u64::from(costs[Events::at_level(level, event)].latency);
+        let mut misses = PathCost::default();
+        (0..=levels)
+            .map(|level| {
+                let mut hit = misses;
+                let before = misses;
+                if level < levels {
+                    hit.add(level, latency(level, LevelEvent::hit(access)));
+                    misses.add(level, latency(level, LevelEvent::miss(access)));
+                }
+                [before, hit]
+            })
+            .collect()
+    }
 }
 
 /// All kinds of events, by index. Level index 0 is the first-level data cache and, for fetches, the instruction cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     kinds: Vec<Kind>,
-    /// Latency of each kind, by index.
-    latencies: Vec<u32>,
-    /// Charge of each kind for code attribution, by index.
-    charges: Vec<EventCharge>,
+    costs: Vec<Cost>,
+    /// Costs of reads, writes and fetches, as [`PathCost::of`] gives them.
+    paths: [Vec<[PathCost; 2]>; 3],
     levels: usize,
-    /// Sums of latencies, for the fast miss paths.
-    pub(crate) fast_paths: FastPathCosts,
 }
 
-/// Cycles of the fast miss paths ([`crate::l2_hit`], [`crate::l2_miss`]). Where there is no other index, by access: read, write, fetch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FastPathCosts {
-    /// Cycles of a miss of the first level and a hit of the second level.
-    pub(crate) second: [u64; 3],
-    /// Cycles of misses of the first two levels and a hit of the third level.
-    pub(crate) third: [u64; 3],
-    /// Cycles of misses of all three levels, without the memory's cycles.
-    pub(crate) memory: [u64; 3],
-    /// Cycles of the write-back of a modified line that leaves a level, by level, without the memory's cycles.
-    pub(crate) write_back: [u64; 3],
-    /// Cycles of `second`, `third` and `memory`, split by the level to which they are charged. Indices: path (these three), access,
-    /// level.
-    pub(crate) by_level: [[[u64; 3]; 3]; 3],
-}
-
-impl FastPathCosts {
-    fn new(latencies: &[u32], levels: usize) -> FastPathCosts {
-        let latency = |level: usize, event| match level < levels {
-            true => u64::from(latencies[Events::at_level(level, event)]),
-            false => 0,
-        };
-        let accesses = [Access::Read, Access::Write, Access::Fetch];
-        let miss = |levels, access| {
-            (0..levels)
-                .map(|level| latency(level, LevelEvent::miss(access)))
-                .sum::<u64>()
-        };
-        let hit = |level, access| miss(level, access) + latency(level, LevelEvent::hit(access));
-        let by_level = |path: usize, access| {
-            [0, 1, 2].map(|level| match (level < path, level == path && path < 3) {
-                (true, _) => latency(level, LevelEvent::miss(access)),
-                (_, true) => latency(level, LevelEvent::hit(access)),
-                _ => 0,
-            })
-        };
-        FastPathCosts {
-            by_level: [1, 2, 3].map(|path| accesses.map(|access| by_level(path, access))),
-            second: accesses.map(|access| hit(1, access)),
-            third: accesses.map(|access| hit(2, access)),
-            memory: accesses.map(|access| miss(3, access)),
-            write_back: [0, 1, 2].map(|level| latency(level, LevelEvent::Writeback)),
-        }
-    }
-}
-
-impl EventCharge {
-    fn new(index: usize, term: Term, levels: usize) -> EventCharge {
+impl Cost {
+    fn new(index: usize, kind: &Kind, levels: usize) -> Cost {
         let between = index.checked_sub(levels * LEVEL_EVENTS);
         let is_hit = |event: usize| {
             [
                 LevelEvent::ReadHit,
                 LevelEvent::WriteHit,
                 LevelEvent::FetchHit,
+                LevelEvent::ReadPrefetchHit,
+                LevelEvent::WritePrefetchHit,
+                LevelEvent::FetchPrefetchHit,
             ]
             .iter()
             .any(|hit| *hit as usize == event)
@@ -171,42 +210,22 @@ impl EventCharge {
             None if is_hit(index % LEVEL_EVENTS) => Source::of_level(index / LEVEL_EVENTS + 1),
             // The other cache supplies the line, clean or modified.
             Some(0..6) => Some(Source::OtherCache),
-            Some(13) => Some(Source::LocalMemory),
-            Some(14) => Some(Source::RemoteMemory),
+            Some(MEMORY_EVENTS) => Some(Source::LocalMemory),
+            Some(event) if event == MEMORY_EVENTS + 1 => Some(Source::RemoteMemory),
             _ => None,
         };
-        let term = match (term, between) {
-            (Term::Cache(level), _) => StallTerm::of_level(level),
-            (Term::Memory, Some(13 | 15)) => StallTerm::LocalMemory,
-            (Term::Memory, _) => StallTerm::RemoteMemory,
-            (Term::None, _) => StallTerm::Unattributed,
+        let local = between.is_some_and(|event| (event - MEMORY_EVENTS.min(event)) % 2 == 0);
+        let term = match kind.term {
+            Term::Cache(level) => StallTerm::of_level(level),
+            Term::Memory if local => StallTerm::LocalMemory,
+            Term::Memory => StallTerm::RemoteMemory,
+            Term::None => StallTerm::Unattributed,
         };
-        EventCharge { term, source }
-    }
-}
-
-impl FastPathCosts {
-    /// Charges a fill from the level with the index `path` (1 or 2), or from memory (3) without the memory's cycles.
-    #[inline(always)]
-    pub(crate) fn charge(&self, charges: &mut Charges, path: usize, access: Access) {
-        let levels = self.by_level[path - 1][access as usize];
-        for (term, cycles) in [StallTerm::Level1, StallTerm::Level2, StallTerm::Level3]
-            .into_iter()
-            .zip(levels)
-        {
-            charges.stall(term, cycles);
+        Cost {
+            latency: kind.latency,
+            term,
+            source,
         }
-        if let Some(source) = Source::of_level(path + 1)
-            && path < 3
-        {
-            charges.answer(source);
-        }
-    }
-
-    /// Charges the write-back of a modified line that leaves the level with this index.
-    #[inline(always)]
-    pub(crate) fn charge_write_back(&self, charges: &mut Charges, level: usize) {
-        charges.stall(StallTerm::of_level(level as u8 + 1), self.write_back[level]);
     }
 }
 
@@ -226,9 +245,10 @@ impl Events {
                 upgrade,
             } = level.latency;
             let number = index as u8 + 1;
-            let (data, hit, miss) = if index == 0 {
+            let (data, hit, miss, fetch_prefetch_hit) = if index == 0 {
                 let latency = config
                     .instruction
+                    .as_ref()
                     .map(|level| level.latency)
                     .unwrap_or_default();
                 (fetch_hit, fetch_miss) = (latency.fetch_hit, latency.fetch_miss);
@@ -236,11 +256,13 @@ impl Events {
                     "L1D".to_owned(),
                     "L1I.hit".to_owned(),
                     "L1I.miss".to_owned(),
+                    "L1I.prefetch_hit".to_owned(),
                 )
             } else {
                 let name = format!("L{number}");
                 let (hit, miss) = (format!("{name}.fetch_hit"), format!("{name}.fetch_miss"));
-                (name, hit, miss)
+                let prefetch_hit = format!("{name}.fetch_prefetch_hit");
+                (name, hit, miss, prefetch_hit)
             };
             let term = Term::Cache(number);
             // The order must be that of `LevelEvent`.
@@ -254,6 +276,16 @@ impl Events {
                 (format!("{data}.writeback"), term, writeback),
                 (format!("{data}.upgrade"), term, upgrade),
                 (format!("L{number}.inclusion_victim"), Term::None, 0),
+                // Until prefetches take time, a line that a prefetch brought costs a hit.
+                (format!("{data}.read_prefetch_hit"), term, read_hit),
+                (format!("{data}.write_prefetch_hit"), term, write_hit),
+                (fetch_prefetch_hit, term, fetch_hit),
+                (format!("{data}.prefetch"), Term::None, 0),
+                (format!("{data}.prefetch_unused"), Term::None, 0),
+                // Only the first level has an instruction cache.
+                (format!("L{number}I.prefetch"), Term::None, 0),
+                (format!("L{number}I.prefetch_unused"), Term::None, 0),
+                (format!("{data}.non_temporal_store"), Term::None, 0),
             ] {
                 kinds.push(Kind {
                     name,
@@ -306,23 +338,23 @@ impl Events {
             term: Term::Cache(outermost),
             latency: coherence.upgrade,
         });
-        for name in ["local", "remote", "local_writeback", "remote_writeback"] {
-            kinds.push(Kind {
-                name: format!("memory.{name}"),
-                term: Term::Memory,
-                latency: 0,
-            });
+        for traffic in ["", "_writeback", "_prefetch", "_non_temporal"] {
+            for place in ["local", "remote"] {
+                kinds.push(Kind {
+                    name: format!("memory.{place}{traffic}"),
+                    term: Term::Memory,
+                    latency: 0,
+                });
+            }
         }
         debug_assert_eq!(kinds.len(), levels * LEVEL_EVENTS + SYSTEM_EVENTS);
-        debug_assert!(matches!(core, Sharing::Core) || meeting.is_none());
-        let latencies: Vec<u32> = kinds.iter().map(|kind| kind.latency).collect();
-        let charges = (0..kinds.len())
-            .map(|index| EventCharge::new(index, kinds[index].term, levels))
+        let costs: Vec<Cost> = (kinds.iter().enumerate())
+            .map(|(index, kind)| Cost::new(index, kind, levels))
             .collect();
         Events {
-            fast_paths: FastPathCosts::new(&latencies, levels),
-            latencies,
-            charges,
+            paths: [Access::Read, Access::Write, Access::Fetch]
+                .map(|access| PathCost::of(access, &costs, levels)),
+            costs,
             kinds,
             levels,
         }
@@ -350,13 +382,36 @@ impl Events {
     /// Returns the index of an event between caches or with memory.
     #[inline(always)]
     pub(crate) fn system(&self, event: SystemEvent) -> usize {
-        Self::system_after(self.levels, event)
+        self.levels * LEVEL_EVENTS + event.index()
     }
 
-    /// Returns the index of a [`SystemEvent`] in a hierarchy of `levels` levels.
+    /// Returns the cycles of an access that so many levels miss, and that the next level hits or does not.
     #[inline(always)]
-    pub(crate) fn system_after(levels: usize, event: SystemEvent) -> usize {
-        levels * LEVEL_EVENTS + event.index()
+    pub(crate) fn path(&self, access: Access, misses: usize, hit: bool) -> &PathCost {
+        &self.paths[access as usize][misses][usize::from(hit)]
+    }
+
+    /// Completes an account's tallies: adds the misses of the levels that an access missed before its last level.
+    pub(crate) fn complete(&self, tallies: &[Tally]) -> Vec<Tally> {
+        let mut tallies = tallies.to_vec();
+        for access in [Access::Read, Access::Write, Access::Fetch] {
+            let mut further = 0;
+            for level in (0..self.levels).rev() {
+                let at = |event| Events::at_level(level, event);
+                let miss = at(LevelEvent::miss(access));
+                tallies[miss].count += further;
+                tallies[miss].cycles += further * u64::from(self.costs[miss].latency);
+                further = [
+                    LevelEvent::miss(access),
+                    LevelEvent::hit(access),
+                    LevelEvent::prefetch_hit(access),
+                ]
+                .map(|event| tallies[at(event)].count)
+                .iter()
+                .sum();
+            }
+        }
+        tallies
     }
 
     #[inline]
@@ -364,18 +419,8 @@ impl Events {
         &self.kinds[index]
     }
 
-    /// Charges an event that cost `cycles` cycles.
     #[inline(always)]
-    pub(crate) fn charge(&self, charges: &mut Charges, index: usize, cycles: u64) {
-        let EventCharge { term, source } = self.charges[index];
-        charges.stall(term, cycles);
-        if let Some(source) = source {
-            charges.answer(source);
-        }
-    }
-
-    #[inline]
-    pub(crate) fn latency(&self, index: usize) -> u32 {
-        self.latencies[index]
+    pub(crate) fn cost(&self, index: usize) -> Cost {
+        self.costs[index]
     }
 }

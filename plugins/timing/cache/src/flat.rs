@@ -1,6 +1,5 @@
 //! Main memory with one latency for all addresses, for a node without NUMA.
 
-use nodescope_plugin_api::exported::{ExportedMemory, RecentHome};
 use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
 
 /// Memory that is local to every socket. Write-backs are posted and cost nothing.
@@ -27,10 +26,5 @@ impl MemoryTimingModel for FlatMemory {
 
     fn home(&self, _physical: u64) -> u16 {
         0
-    }
-
-    fn export_state(&self, _socket: u16) -> Option<ExportedMemory> {
-        // SAFETY: the only home has number zero. One latency belongs to this memory, everything else is static.
-        Some(unsafe { ExportedMemory::new(&RecentHome::ALL, [&raw const self.latency, &0], 0) })
     }
 }

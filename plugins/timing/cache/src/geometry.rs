@@ -1,12 +1,11 @@
 //! Layout of the sets and lines of one cache.
 
-use nodescope_plugin_api::exported::{STATE_BITS, SetCount, SetShape};
-
 /// Position and layout of one cache within [`crate::tags::Tags`]. A line's set is the line's number modulo the number of sets; its tag is
 /// the quotient plus one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
-    divisor: Divisor,
+    /// Factor of the division by `sets`; 0 if `sets` is a power of two.
+    factor: u64,
     /// Index of the cache's first word.
     pub(crate) base: usize,
     pub(crate) sets: u32,
@@ -14,51 +13,25 @@ pub(crate) struct Geometry {
     pub(crate) ways: u32,
     /// Number of words from one set to the next: the ways, and padding that stays empty.
     pub(crate) stride: u32,
+    /// Shift of the division by `sets`: of the quotient if `factor` is 0, else of the product.
+    shift: u8,
     /// Number of the tag's lowest bit in an entry.
     pub(crate) tag_shift: u8,
 }
 
-/// Result of computing where a line belongs in one cache: the line's set, and the tag to compare with.
+/// Result of computing where a line belongs in one cache: the line's set, and the tag to compare with. Two words, so that functions pass
+/// it in registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LineLookup {
     /// Index of the word of way 0.
     pub(crate) start: usize,
-    /// Number of the set.
-    pub(crate) set: u32,
     /// The tag, shifted to its position in an entry.
     pub(crate) key: u64,
 }
 
-/// Layout of the sets of one cache.
-pub(crate) trait Shape {
-    /// Returns the number of words from one set to the next.
-    fn stride(&self) -> usize;
-    /// Returns the number of lines in a set.
-    fn ways(&self) -> usize;
-    /// Returns the mask of the tag's bits in an entry.
-    fn tag_mask(&self) -> u64;
-}
-
-impl Shape for Geometry {
-    #[inline(always)]
-    fn stride(&self) -> usize {
-        self.stride as usize
-    }
-
-    #[inline(always)]
-    fn ways(&self) -> usize {
-        self.ways as usize
-    }
-
-    #[inline(always)]
-    fn tag_mask(&self) -> u64 {
-        u64::MAX << self.tag_shift
-    }
-}
-
 impl Geometry {
     /// Number of state bits, the lowest of an entry. Holder bits are between the state and the tag.
-    pub(crate) const STATE_BITS: u32 = STATE_BITS;
+    pub(crate) const STATE_BITS: u32 = 3;
 
     /// Makes the layout of a cache whose words begin at or after the index `from`. `holders` is the number of holder bits.
     pub(crate) fn new(from: usize, sets: u32, ways: u32, holders: u32) -> Geometry {
@@ -68,44 +41,32 @@ impl Geometry {
         } else {
             ways.next_multiple_of(4)
         };
+        let Reciprocal { factor, shift } = if sets.is_power_of_two() {
+            Reciprocal {
+                factor: 0,
+                shift: sets.trailing_zeros() as u8,
+            }
+        } else {
+            Reciprocal::new(sets.into())
+        };
         Geometry {
+            factor,
+            shift,
             base: from.next_multiple_of(Self::HOST_LINE),
             ways,
             stride,
             sets,
             tag_shift: (Self::STATE_BITS + holders) as u8,
-            divisor: if sets.is_power_of_two() {
-                Divisor::Power(sets.trailing_zeros() as u8)
-            } else {
-                Divisor::Other(Reciprocal::new(sets.into()))
-            },
-        }
-    }
-
-    /// Returns the layout in the form of an export.
-    pub(crate) fn set_shape(&self) -> SetShape {
-        SetShape {
-            sets: match self.divisor {
-                Divisor::Power(log) => SetCount::Power(log.into()),
-                Divisor::Other(Reciprocal { factor, shift }) => SetCount::Other {
-                    sets: self.sets,
-                    factor,
-                    shift: shift.into(),
-                },
-            },
-            ways: self.ways,
-            stride: self.stride,
-            tag_shift: self.tag_shift.into(),
         }
     }
 
     /// Number of 32-bit words in a host cache line.
     const HOST_LINE: usize = 16;
 
-    /// Returns true if two caches differ only in the index of their first word.
-    pub(crate) fn same_shape(&self, other: &Geometry) -> bool {
-        let shape = |g: &Geometry| (g.sets, g.ways, g.stride, g.tag_shift);
-        shape(self) == shape(other)
+    /// Returns the mask of the tag's bits in an entry.
+    #[inline(always)]
+    pub(crate) fn tag_mask(&self) -> u64 {
+        u64::MAX << self.tag_shift
     }
 
     /// Returns the index after the cache's last word.
@@ -118,19 +79,33 @@ impl Geometry {
         ((1 << (bits - u32::from(self.tag_shift))) - 1_u64).saturating_mul(self.sets.into())
     }
 
+    /// Returns the quotient of a line's number and the number of sets, and the remainder, which is the set.
+    #[inline(always)]
+    fn divide(&self, line: u64) -> (u64, u32) {
+        if self.factor == 0 {
+            (line >> self.shift, line as u32 & (self.sets - 1))
+        } else {
+            let by = Reciprocal {
+                factor: self.factor,
+                shift: self.shift,
+            };
+            let quotient = by.quotient(line);
+            (quotient, (line - quotient * u64::from(self.sets)) as u32)
+        }
+    }
+
+    /// Returns the number of the set of a line.
+    #[inline(always)]
+    pub(crate) fn set(&self, line: u64) -> u32 {
+        self.divide(line).1
+    }
+
     /// Returns the set and the tag of a line.
     #[inline(always)]
     pub(crate) fn lookup(&self, line: u64) -> LineLookup {
-        let (quotient, set) = match self.divisor {
-            Divisor::Power(log) => (line >> log, line as u32 & (self.sets - 1)),
-            Divisor::Other(divisor) => {
-                let quotient = divisor.quotient(line);
-                (quotient, (line - quotient * u64::from(self.sets)) as u32)
-            }
-        };
+        let (quotient, set) = self.divide(line);
         LineLookup {
             start: self.base + set as usize * self.stride as usize,
-            set,
             key: (quotient + 1) << self.tag_shift,
         }
     }
@@ -152,14 +127,6 @@ impl Geometry {
     pub(crate) fn line(&self, set: u32, entry: u64) -> u64 {
         ((entry >> self.tag_shift) - 1) * u64::from(self.sets) + u64::from(set)
     }
-}
-
-/// Division of a line's number by the number of sets.
-#[derive(Clone, Copy, Debug)]
-enum Divisor {
-    /// Division by a power of two: number of bits to shift right.
-    Power(u8),
-    Other(Reciprocal),
 }
 
 /// Division by multiplication with the reciprocal, since a 64-bit division takes up to ninety cycles on a host.
@@ -228,8 +195,9 @@ mod tests {
             assert_eq!((geometry.base, geometry.stride), (16, 16));
             for line in [0, 1, 63, 64, 12_345_678, (1 << 47) - 1] {
                 let lookup = geometry.lookup(line);
-                assert_eq!(u64::from(lookup.set), line % u64::from(sets));
-                assert_eq!(geometry.line(lookup.set, lookup.key | 3), line);
+                let set = geometry.set(line);
+                assert_eq!(u64::from(set), line % u64::from(sets));
+                assert_eq!(geometry.line(set, lookup.key | 3), line);
                 let fits = lookup.key < 1 << 32;
                 assert_eq!(
                     line < geometry.line_limit(32),

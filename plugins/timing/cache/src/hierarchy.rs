@@ -1,34 +1,23 @@
-//! The trees of caches of a node.
+//! The state of a node's caches: lines, policies, prefetchers, counters, and the request in progress.
 //!
-//! Each cache is a vertex, and each outermost cache is the root of a tree. [`crate::protocol`] has the rules by which the caches stay
-//! coherent.
+//! The module `miss` has the rules by which a line comes in, `replacement` those by which a line leaves, and `coherence` those by which
+//! copies of a line stay coherent.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::mem;
+use std::ptr::NonNull;
 
-use nodescope_plugin_api::{Account, Ledger, MemoryTimingModel, Side, VcpuPlace};
+use nodescope_plugin_api::{Account, Charges, Ledger, MemoryTimingModel};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{CacheConfig, LevelConfig, Sharing};
-use crate::events::Events;
-use crate::export::Exports;
-use crate::fast_path::FastPath;
+use crate::builder::Builder;
+use crate::config::{CacheKind, MOST_LEVELS};
 use crate::flat::FlatMemory;
-use crate::geometry::{Geometry, LineLookup};
-use crate::model::FirstLevel;
-use crate::tags::{HOLDERS, State, Tags};
+use crate::node::{NONE, Node, PolicyState};
+use crate::prefetch::Prefetcher;
+use crate::tags::{State, Tags};
+use crate::tree::Tree;
 use crate::word::Word;
-
-/// Kind of lines that a cache has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum CacheKind {
-    /// Data, at the first level.
-    Data,
-    /// Instructions, at the first level.
-    Instruction,
-    /// Data and instructions, at the levels outside the first.
-    Unified,
-}
 
 /// Contents of one cache, for inspection and tests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,119 +28,33 @@ pub struct CacheContents {
     pub kind: CacheKind,
     /// Socket of the cache.
     pub socket: u16,
-    /// Core of the cache; `None` if the cores of the socket share the cache.
+    /// Core of the cache; `None` if cores share caches of this level.
     pub core: Option<u16>,
     /// Index, in the list of all caches, of the cache outside this one; `None` for an outermost cache.
     pub outer: Option<usize>,
-    /// Sets that have lines: set number, then physical addresses and states of the lines. The most recently used line is first, unless an
-    /// engine's L0 filter cache keeps the order of the set.
+    /// Sets that have lines: set number, then physical addresses and states of the lines. With LRU replacement the most recently used line
+    /// is first, unless an engine's L0 filter cache keeps the order of the set. With other policies the lines are in the order of the ways.
     pub sets: Vec<(u64, Vec<(u64, State)>)>,
 }
 
-/// Cache of the hierarchy. All data for a walk through the levels fits in one host cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-pub(crate) struct Node {
-    pub(crate) geometry: Geometry,
-    /// Number of the cache outside this one, or [`NONE`].
-    pub(crate) outer: u32,
-    /// Holder bit of this cache in entries of the outer cache: a mask, shifted to bit 0.
-    pub(crate) bit: u16,
-    pub(crate) socket: u16,
-    /// Number of the cache's core, or [`SHARED`].
-    pub(crate) core: u32,
-    pub(crate) level: u8,
-    pub(crate) kind: CacheKind,
-    /// True if several vCPUs use this cache as their first level.
-    pub(crate) several_vcpus: bool,
-    /// True if each cache inside this one has its own holder bit.
-    pub(crate) exact: bool,
-}
-
-const _: () = assert!(size_of::<Node>() == 64);
-
-/// Number that stands for no cache.
-pub(crate) const NONE: u32 = u32::MAX;
-
-/// Core number of a cache that the cores of a socket share.
-pub(crate) const SHARED: u32 = u32::MAX;
-
-impl Node {
-    pub(crate) fn side(&self) -> Side {
-        if self.kind == CacheKind::Instruction {
-            Side::Instruction
-        } else {
-            Side::Data
-        }
-    }
-
-    pub(crate) fn outermost(&self) -> bool {
-        self.outer == NONE
-    }
-
-    /// Returns those of the holder bits `holders` that may represent a cache other than the inner cache with the bit `bit`.
-    #[inline]
-    pub(crate) fn without(&self, holders: u64, bit: u64) -> u64 {
-        if self.exact { holders & !bit } else { holders }
-    }
-}
-
-/// All caches of a hierarchy, by number.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Nodes(Vec<Node>);
-
-impl Nodes {
-    /// Returns a cache. Its number must come from the constructor of [`Hierarchy`], and must not be [`NONE`].
-    #[inline(always)]
-    pub(crate) fn get(&self, node: u32) -> &Node {
-        debug_assert!((node as usize) < self.0.len());
-        // SAFETY: the constructor numbers all caches and none is added or removed later; callers never pass NONE.
-        unsafe { self.0.get_unchecked(node as usize) }
-    }
-}
-
-/// Caches and vCPUs directly inside a cache.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Children {
-    /// Numbers of the caches directly inside this one.
-    pub(crate) inner: Vec<u32>,
-    /// vCPUs that use the cache as their first level; empty for other levels.
-    pub(crate) vcpus: Vec<u16>,
-}
-
-/// First-level caches of one vCPU, and the fast paths from them.
-#[derive(Clone, Debug)]
-pub(crate) struct VcpuCaches {
-    /// Numbers of the first-level caches for data and for instructions; the latter may be [`NONE`].
-    pub(crate) first: [u32; 2],
-    /// Fast paths of misses, for data and for instructions; `None` where only the slow path applies.
-    pub(crate) fast_paths: [Option<FastPath>; 2],
-    pub(crate) socket: u16,
-    pub(crate) core: u32,
-}
-
-/// All caches of a node, their counters, and the request in progress.
+/// State of all caches of a node, their counters, and the request in progress.
 pub(crate) struct Hierarchy<W> {
-    pub(crate) nodes: Nodes,
-    /// Caches and vCPUs inside each cache, by the cache's number.
-    pub(crate) children: Vec<Children>,
+    /// Policies of caches by the cache's number; `None` for LRU.
+    pub(crate) policies: Vec<Option<PolicyState>>,
+    /// Prefetchers of caches by the cache's number.
+    pub(crate) prefetchers: Vec<Vec<Box<dyn Prefetcher>>>,
+    /// Lines that a prefetcher wants; empty between calls.
+    pub(crate) wanted: Vec<u64>,
+    /// Lines of each vCPU's non-temporal stores that are being combined, the oldest first.
+    pub(crate) combined: Vec<VecDeque<u64>>,
     pub(crate) tags: Tags<W>,
-    pub(crate) roots: Vec<u32>,
-    pub(crate) vcpu_caches: Vec<VcpuCaches>,
-    pub(crate) line_shift: u32,
     /// The first line number that does not fit into the words of `tags`.
     pub(crate) line_limit: u64,
-    pub(crate) events: Events,
     pub(crate) ledger: Ledger,
     pub(crate) memory: Box<dyn MemoryTimingModel>,
     pub(crate) request: Request,
-    /// Caches from the second level outwards to the outermost, for the request in progress, with the look-up of the line in each.
-    pub(crate) path: Vec<(u32, LineLookup)>,
-    /// True if an L0 filter cache (for data, for instructions) holds all lines of a set instead of only the most recently used line.
-    pub(crate) whole_sets: [bool; 2],
-    pub(crate) first_level: FirstLevel,
-    /// States that were exported to engines.
-    pub(crate) exports: Exports,
+    /// Caches outside the first one, outwards, that the request in progress has asked.
+    pub(crate) path: [u32; MOST_LEVELS],
 }
 
 /// The request in progress.
@@ -163,167 +66,101 @@ pub(crate) struct Request {
     pub(crate) now: u64,
     /// Cycles charged to the request so far.
     pub(crate) stall: u64,
+    /// Where the reference is charged to code; `None` for the ledger's charges.
+    pub(crate) charges: ChargeTarget,
+    /// True while a line is brought for a prefetcher: events cost nothing, and accesses of levels are not counted.
+    pub(crate) prefetch: bool,
+}
+
+/// Charges of a direct miss ([`nodescope_plugin_api::DirectMiss::charges`]) while its function runs; else `None`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChargeTarget(Option<NonNull<Charges>>);
+
+// SAFETY: the pointer is there only while a direct miss is served, on one thread.
+unsafe impl Send for ChargeTarget {}
+
+impl ChargeTarget {
+    /// Sets the target.
+    ///
+    /// # Safety
+    /// The pointer, unless it is null, is valid for reads and writes until the target is set anew.
+    pub(crate) unsafe fn set(&mut self, charges: *mut Charges) {
+        self.0 = NonNull::new(charges);
+    }
+
+    /// Returns the charges of the request in progress.
+    #[inline(always)]
+    pub(crate) fn or<'a>(&'a mut self, others: &'a mut Charges) -> &'a mut Charges {
+        match &mut self.0 {
+            // SAFETY: the promise of `set`.
+            Some(charges) => unsafe { charges.as_mut() },
+            None => others,
+        }
+    }
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Makes the caches of a valid description.
+    /// Makes the empty state of the caches of a tree.
     pub(crate) fn new(
-        config: &CacheConfig,
-        places: &[VcpuPlace],
+        tree: &Tree,
+        builder: &Builder<'_>,
         memory: Box<dyn MemoryTimingModel>,
     ) -> Hierarchy<W> {
-        let mut nodes: Vec<Node> = Vec::new();
-        let mut children: Vec<Children> = Vec::new();
-        let mut vcpu_caches: Vec<VcpuCaches> = Vec::with_capacity(places.len());
-        // Caches by level, kind, and number of the core or socket; all caches of one level and kind have the same sharing.
-        let mut known: BTreeMap<(usize, CacheKind, u16), u32> = BTreeMap::new();
-        for (vcpu, place) in places.iter().enumerate() {
-            let mut find = |index: usize, kind: CacheKind, level: &LevelConfig| {
-                let (shared_by, core) = match level.shared_by {
-                    Sharing::Core => (place.core, place.core.into()),
-                    Sharing::Socket => (place.socket, SHARED),
-                };
-                *known.entry((index, kind, shared_by)).or_insert_with(|| {
-                    nodes.push(Node {
-                        // The first word and the holder bits are set below, when all caches exist.
-                        geometry: Geometry::new(0, level.sets() as u32, level.ways, 0),
-                        outer: NONE,
-                        bit: 0,
-                        socket: place.socket,
-                        core,
-                        level: index as u8,
-                        kind,
-                        several_vcpus: false,
-                        exact: true,
-                    });
-                    nodes.len() as u32 - 1
-                })
-            };
-            let data = find(0, CacheKind::Data, &config.levels[0]);
-            let instruction = config
-                .instruction
-                .map_or(NONE, |level| find(0, CacheKind::Instruction, &level));
-            let unified: Vec<u32> = config
-                .levels
-                .iter()
-                .enumerate()
-                .skip(1)
-                .map(|(index, level)| find(index, CacheKind::Unified, level))
-                .collect();
-            children.resize(nodes.len(), Children::default());
-            for first in [data, instruction] {
-                let Some(children_of_first) = children.get_mut(first as usize) else {
-                    continue;
-                };
-                children_of_first.vcpus.push(vcpu as u16);
-                let mut inner = first;
-                for &outer in &unified {
-                    if nodes[inner as usize].outermost() {
-                        nodes[inner as usize].outer = outer;
-                        children[outer as usize].inner.push(inner);
-                    }
-                    inner = outer;
-                }
-            }
-            vcpu_caches.push(VcpuCaches {
-                first: [data, instruction],
-                // The paths are set below, when all caches exist.
-                fast_paths: [None, None],
-                socket: place.socket,
-                core: place.core.into(),
-            });
-        }
-        let mut end = 0;
-        for index in 0..nodes.len() {
-            let Children { inner, vcpus } = &children[index];
-            let bits = inner.len().min(HOLDERS as usize);
-            for (position, &inner) in inner.iter().enumerate() {
-                nodes[inner as usize].bit = 1 << (position % bits);
-            }
-            let node = &mut nodes[index];
-            let Geometry { sets, ways, .. } = node.geometry;
-            node.geometry = Geometry::new(end, sets, ways, bits as u32);
-            node.several_vcpus = vcpus.len() > 1;
-            node.exact = inner.len() == bits;
-            end = node.geometry.end();
-        }
-        for own in &mut vcpu_caches {
-            own.fast_paths = own
-                .first
-                .map(|first| FastPath::new(&nodes, &children, first));
-        }
-        let events = Events::new(config);
+        let nodes = &tree.nodes.0;
+        let vcpus = tree.vcpu_caches.len();
         Hierarchy {
-            roots: (0..nodes.len() as u32)
-                .filter(|&node| nodes[node as usize].outermost())
-                .collect(),
-            ledger: Ledger::new(events.len(), places.len()),
-            line_shift: config.levels[0].line.trailing_zeros(),
-            line_limit: Self::line_limit(&nodes),
-            tags: Tags::new(end),
+            policies: builder.policies(),
+            prefetchers: builder.prefetchers(),
+            wanted: Vec::new(),
+            combined: vec![VecDeque::new(); vcpus],
+            tags: Tags::new(nodes.last().map_or(0, |node| node.geometry.end())),
+            line_limit: Self::line_limit(nodes),
+            ledger: Ledger::new(tree.events.len(), vcpus),
+            memory,
             request: Request {
                 requester: 0,
                 account: Account::default(),
                 now: 0,
                 stall: 0,
+                charges: ChargeTarget(None),
+                prefetch: false,
             },
-            path: vec![(NONE, LineLookup::default()); config.levels.len()],
-            whole_sets: [false; 2],
-            first_level: FirstLevel::new([0; 3], [false; 2]),
-            exports: Exports::default(),
-            nodes: Nodes(nodes),
-            children,
-            vcpu_caches,
-            events,
-            memory,
+            path: [NONE; MOST_LEVELS],
         }
     }
 
-    /// Returns true if several vCPUs use the same first-level cache of this side.
-    pub(crate) fn shares_first_level(&self, side: Side) -> bool {
-        self.nodes
-            .0
-            .iter()
-            .any(|node| node.level == 0 && node.side() == side && node.several_vcpus)
-    }
-
     fn line_limit(nodes: &[Node]) -> u64 {
+        // A page of 4 KiB, in which prefetches stay, is wholly below the limit or above it.
+        const LINES_OF_PAGE: u64 = 128;
         let limits = nodes.iter().map(|node| node.geometry.line_limit(W::BITS));
-        limits.min().unwrap_or(0)
+        limits.min().unwrap_or(0) / LINES_OF_PAGE * LINES_OF_PAGE
     }
 
-    /// Moves caches, lines, counters and memory to a hierarchy with wider words. The hierarchy that remains here must not be used.
-    pub(crate) fn widen<V: Word>(&mut self) -> Hierarchy<V> {
+    /// Moves the state to wider words. The state that remains here must not be used.
+    pub(crate) fn widen<V: Word>(&mut self, tree: &Tree) -> Hierarchy<V> {
         let nothing: Box<dyn MemoryTimingModel> = Box::new(FlatMemory::default());
         Hierarchy {
-            line_limit: Hierarchy::<V>::line_limit(&self.nodes.0),
+            policies: mem::take(&mut self.policies),
+            prefetchers: mem::take(&mut self.prefetchers),
+            wanted: Vec::new(),
+            combined: mem::take(&mut self.combined),
             tags: self.tags.widen(),
-            nodes: mem::take(&mut self.nodes),
-            children: mem::take(&mut self.children),
-            roots: mem::take(&mut self.roots),
-            vcpu_caches: mem::take(&mut self.vcpu_caches),
-            line_shift: self.line_shift,
-            events: self.events.clone(),
+            line_limit: Hierarchy::<V>::line_limit(&tree.nodes.0),
             ledger: self.ledger.clone(),
             memory: mem::replace(&mut self.memory, nothing),
             request: self.request,
-            path: mem::take(&mut self.path),
-            whole_sets: self.whole_sets,
-            first_level: self.first_level,
-            exports: self.exports.revoke(),
+            path: self.path,
         }
     }
 
     /// Returns the contents of every cache.
-    pub(crate) fn contents(&self) -> Vec<CacheContents> {
-        self.nodes
-            .0
-            .iter()
-            .map(|node| CacheContents {
+    pub(crate) fn contents(&self, tree: &Tree) -> Vec<CacheContents> {
+        (tree.nodes.0.iter().zip(&tree.children))
+            .map(|(node, children)| CacheContents {
                 level: node.level + 1,
                 kind: node.kind,
                 socket: node.socket,
-                core: (node.core != SHARED).then_some(node.core as u16),
+                core: children.core,
                 outer: (!node.outermost()).then_some(node.outer as usize),
                 sets: self
                     .tags
@@ -332,7 +169,7 @@ impl<W: Word> Hierarchy<W> {
                     .map(|(set, lines)| {
                         let lines = lines
                             .into_iter()
-                            .map(|(line, state)| (line << self.line_shift, state));
+                            .map(|(line, state)| (line << tree.line_shift, state));
                         (set, lines.collect())
                     })
                     .collect(),

@@ -1,30 +1,41 @@
-//! Caches of a node: any number of inclusive levels with LRU replacement, write-back and write-allocate, coherent by
-//! MESIF between the outermost caches and by a directory of holder bits inside them.
+//! Caches of a node: any number of levels, inclusive or not, with replacement policies, prefetchers and write-back. The outermost caches
+//! are coherent by MESIF, the caches inside them by a directory of holder bits or by asking.
 //!
 //! The engine drives [`CacheModel`] through [`nodescope_plugin_api::MemoryModel`]. The model asks a
 //! [`nodescope_plugin_api::MemoryTimingModel`] for lines that no cache supplies. `plugins/timing/README.md` has the exact semantics and
 //! the test of each claim.
 
+mod accounting;
+mod builder;
+mod coherence;
 mod config;
 mod events;
-mod export;
-mod fast_path;
+mod first_level;
 mod flat;
 mod geometry;
 mod hierarchy;
-mod l2_hit;
-mod l2_miss;
+mod l0_updates;
 mod mapping_pool;
+mod miss;
 mod model;
-mod protocol;
+mod node;
+mod non_temporal;
+mod policy;
+mod prefetch;
+mod prefetching;
+mod reference;
+mod replacement;
 mod tags;
+mod tree;
 mod word;
 
 pub use config::{
-    ByDistance, CacheConfig, CacheConfigError, CoherenceLatency, LevelConfig, LevelLatency, Policy,
-    Sharing,
+    ByDistance, CacheConfig, CacheConfigError, CacheKind, CoherenceLatency, Inclusion, LevelConfig,
+    LevelLatency, NonTemporalStores, Sharing, UnknownSharing,
 };
 pub use flat::FlatMemory;
-pub use hierarchy::{CacheContents, CacheKind};
+pub use hierarchy::CacheContents;
 pub use model::CacheModel;
+pub use policy::{Policy, Qlru, UnknownPolicy};
+pub use prefetch::{Prefetch, Stream, Stride, UnknownPrefetcher};
 pub use tags::State;

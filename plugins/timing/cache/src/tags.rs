@@ -1,4 +1,4 @@
-//! Tags, states and holder bits of the lines of all caches. Each set is in LRU order.
+//! Tags, states and holder bits of the lines of all caches.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 use memmap2::{Advice, MmapMut};
 use serde::{Deserialize, Serialize};
 
-use crate::geometry::{Geometry, LineLookup, Shape};
+use crate::geometry::{Geometry, LineLookup};
 use crate::mapping_pool::mapping_pool;
-use crate::word::{Isa, Word};
+use crate::word::{Variant, Word};
 
 /// MESIF state of a line in one cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -37,25 +37,12 @@ impl State {
     #[inline(always)]
     pub(crate) fn inside(self, instructions: bool) -> State {
         match self {
-            State::Exclusive if !instructions => State::Exclusive,
-            State::Modified => State::Modified,
+            State::Exclusive | State::Modified if !instructions => self,
             _ => State::Shared,
         }
     }
 
-    /// Returns [`State::owned`] of the state in an entry that is not empty.
-    #[inline(always)]
-    pub(crate) fn is_owned(entry: u64) -> bool {
-        entry & STATE_MASK >= State::Exclusive as u64
-    }
-
-    /// Returns true if an entry has a modified line.
-    #[inline(always)]
-    pub(crate) fn is_modified(entry: u64) -> bool {
-        entry & STATE_MASK == State::Modified as u64
-    }
-
-    /// Returns an entry with this state in place of its own state.
+    /// Returns an entry with this state in place of its own state, and without the mark of a prefetch.
     #[inline(always)]
     pub(crate) fn instead(self, entry: u64) -> u64 {
         entry & !STATE_MASK | self as u64
@@ -65,9 +52,9 @@ impl State {
     #[inline(always)]
     pub(crate) fn of(entry: u64) -> State {
         match entry & STATE_MASK {
-            1 => State::Shared,
-            2 => State::Forward,
-            3 => State::Exclusive,
+            1 | 5 => State::Shared,
+            2 | 6 => State::Forward,
+            3 | 7 => State::Exclusive,
             _ => State::Modified,
         }
     }
@@ -75,16 +62,40 @@ impl State {
 
 const STATE_MASK: u64 = (1 << Geometry::STATE_BITS) - 1;
 
+/// Difference between the state bits of a line that a prefetch brought and that no access has touched, and the number of its [`State`].
+/// Such a line is never modified.
+const PREFETCHED: u64 = 4;
+
+/// Returns true if an entry has a line that a prefetch brought and that no access has touched.
+#[inline(always)]
+pub(crate) fn is_prefetched(entry: u64) -> bool {
+    entry & STATE_MASK > PREFETCHED
+}
+
+/// Returns an entry, which is not empty and not modified, with the mark of a prefetch.
+pub(crate) fn with_prefetch_mark(entry: u64) -> u64 {
+    debug_assert!(entry & STATE_MASK < PREFETCHED);
+    entry + PREFETCHED
+}
+
+/// Returns an entry without the mark of a prefetch.
+#[inline(always)]
+pub(crate) fn without_prefetch_mark(entry: u64) -> u64 {
+    entry - if is_prefetched(entry) { PREFETCHED } else { 0 }
+}
+
+/// Returns true if an entry has a modified line.
+#[inline(always)]
+pub(crate) fn is_modified(entry: u64) -> bool {
+    entry & STATE_MASK == State::Modified as u64
+}
+
 /// Largest number of holder bits in an entry.
 pub(crate) const HOLDERS: u32 = 13;
 
-/// Index of an entry, from [`Tags::entry_index`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EntryIndex(usize);
-
 /// Entries of every cache of a node in one memory mapping, so that usually one huge page of the host contains them all.
-/// Way 0 of a set is the most recently used line, the last way the least; empty ways come last. First-level sets whose order an engine's
-/// L0 filter cache keeps may have their lines in another order.
+/// With LRU replacement, way 0 of a set is the most recently used line, the last way the least; empty ways come last. First-level sets
+/// whose order an engine's L0 filter cache keeps may have their lines in another order. With other policies lines stay in their ways.
 ///
 /// The [`LineLookup`] of a line in the cache's [`Geometry`] identifies a set; an index identifies an entry.
 pub(crate) struct Tags<W> {
@@ -135,11 +146,6 @@ impl<W: Word> Tags<W> {
         }
     }
 
-    /// Returns a pointer to the first word of a cache, for an export.
-    pub(crate) fn first_word(&mut self, base: usize) -> *mut W {
-        &raw mut self.entries_mut()[base]
-    }
-
     #[inline(always)]
     fn entries(&self) -> &[W] {
         // SAFETY: `first` is the aligned start of `length` words of `memory`, which lives as long as `self`. The words are written only
@@ -167,13 +173,13 @@ impl<W: Word> Tags<W> {
 
     /// Prefetches a set into the host's caches.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, shape: &impl Shape, lookup: LineLookup) {
-        let set = self.set(shape, lookup).as_ptr_range();
+    pub(crate) fn prefetch(&self, geometry: &Geometry, lookup: LineLookup) {
+        let set = self.set(geometry, lookup).as_ptr_range();
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no effect that a program can observe. A set has at least four words.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(set.start.cast());
-            if size_of::<W>() * shape.stride() > 64 {
+            if size_of::<W>() * (geometry.stride as usize) > 64 {
                 // Larger sets are prefetched by their first and last host cache line, which are all lines of sets of up to 128 bytes.
                 _mm_prefetch::<_MM_HINT_T0>(set.end.sub(1).cast());
             }
@@ -183,68 +189,52 @@ impl<W: Word> Tags<W> {
     }
 
     #[inline(always)]
-    fn set(&self, shape: &impl Shape, lookup: LineLookup) -> &[W] {
-        debug_assert!(lookup.start + shape.stride() <= self.length);
+    fn set(&self, geometry: &Geometry, lookup: LineLookup) -> &[W] {
+        debug_assert!(lookup.start + (geometry.stride as usize) <= self.length);
         // SAFETY: a look-up comes from the geometry of its cache, and the constructor of the hierarchy allocates the sets of all
         // caches; the rest as in `entries`.
-        unsafe { std::slice::from_raw_parts(self.first.as_ptr().add(lookup.start), shape.stride()) }
+        unsafe {
+            std::slice::from_raw_parts(
+                self.first.as_ptr().add(lookup.start),
+                geometry.stride as usize,
+            )
+        }
     }
 
     #[inline(always)]
-    fn set_mut(&mut self, shape: &impl Shape, lookup: LineLookup) -> &mut [W] {
-        debug_assert!(lookup.start + shape.stride() <= self.length);
+    fn set_mut(&mut self, geometry: &Geometry, lookup: LineLookup) -> &mut [W] {
+        debug_assert!(lookup.start + (geometry.stride as usize) <= self.length);
         // SAFETY: as above, and `self` is borrowed exclusively.
         unsafe {
-            std::slice::from_raw_parts_mut(self.first.as_ptr().add(lookup.start), shape.stride())
+            std::slice::from_raw_parts_mut(
+                self.first.as_ptr().add(lookup.start),
+                geometry.stride as usize,
+            )
         }
     }
 
     /// Returns the way of a line within its set; `None` if the cache does not have the line.
     #[inline(always)]
-    pub(crate) fn find<I: Isa>(
+    pub(crate) fn find<V: Variant>(
         &self,
-        isa: I,
-        shape: &impl Shape,
+        variant: V,
+        geometry: &Geometry,
         lookup: LineLookup,
     ) -> Option<usize> {
-        let mask = shape.tag_mask();
-        let set = self.set(shape, lookup);
-        W::find(isa, set, W::truncate(mask), W::truncate(lookup.key))
+        let mask = geometry.tag_mask();
+        let set = self.set(geometry, lookup);
+        W::find(variant, set, W::truncate(mask), W::truncate(lookup.key))
     }
 
-    /// Returns the index of a line's entry; `None` if the cache does not have the line.
+    /// Returns the entry of a way: tag, holders and state. The entry of an empty way is 0.
     #[inline(always)]
-    pub(crate) fn locate<I: Isa>(
-        &self,
-        isa: I,
-        shape: &impl Shape,
-        lookup: LineLookup,
-    ) -> Option<EntryIndex> {
-        let way = self.find(isa, shape, lookup)?;
-        Some(self.entry_index(shape, lookup, way))
+    pub(crate) fn way(&self, geometry: &Geometry, lookup: LineLookup, way: usize) -> u64 {
+        debug_assert!(way < geometry.stride as usize);
+        // SAFETY: as in `set`; callers have the way from this geometry.
+        unsafe { self.set(geometry, lookup).get_unchecked(way) }.value()
     }
 
-    /// Returns the index of a way's entry.
-    #[inline(always)]
-    pub(crate) fn entry_index(
-        &self,
-        shape: &impl Shape,
-        lookup: LineLookup,
-        way: usize,
-    ) -> EntryIndex {
-        debug_assert!(way < shape.stride());
-        debug_assert!(lookup.start + shape.stride() <= self.length);
-        EntryIndex(lookup.start + way)
-    }
-
-    /// Returns the whole entry at an index from [`Tags::entry_index`], without a check of bounds.
-    #[inline(always)]
-    pub(crate) fn entry_at(&self, index: EntryIndex) -> u64 {
-        // SAFETY: the index is that of a way in a valid look-up; the rest as in `set`.
-        unsafe { self.first.add(index.0).read() }.value()
-    }
-
-    /// Returns the whole entry at an index, with a check of bounds: tag, holders and state. The entry of an empty way is 0.
+    /// Returns the entry at an index among those of all caches.
     #[inline(always)]
     pub(crate) fn entry(&self, at: usize) -> u64 {
         self.entries()[at].value()
@@ -261,6 +251,14 @@ impl<W: Word> Tags<W> {
         *entry = W::truncate(state.instead(entry.value()));
     }
 
+    /// Makes the line of an entry a shared copy. The mark of a prefetch stays.
+    pub(crate) fn share(&mut self, at: usize) {
+        let entry = &mut self.entries_mut()[at];
+        let before = entry.value();
+        let mark = if is_prefetched(before) { PREFETCHED } else { 0 };
+        *entry = W::truncate(State::Shared.instead(before) + mark);
+    }
+
     #[inline(always)]
     pub(crate) fn holders(&self, geometry: &Geometry, at: usize) -> u64 {
         geometry.holders(self.entry(at))
@@ -273,86 +271,43 @@ impl<W: Word> Tags<W> {
         *entry = W::truncate(rest | holders << Geometry::STATE_BITS);
     }
 
-    /// Makes the line of a way the most recently used, and sets a holder bit. Returns the entry as it was before.
+    /// Gives the way a new entry, and makes the way the first of its set.
     #[inline(always)]
-    pub(crate) fn touch<I: Isa>(
+    pub(crate) fn put_first<V: Variant>(
         &mut self,
-        isa: I,
-        shape: &impl Shape,
-        lookup: LineLookup,
-        way: usize,
-        holder: u64,
-    ) -> u64 {
-        let set = self.set_mut(shape, lookup);
-        let entry = set[way].value();
-        W::promote(
-            isa,
-            set,
-            way,
-            W::truncate(entry | holder << Geometry::STATE_BITS),
-        );
-        entry
-    }
-
-    /// Makes the line of a way the most recently used, and gives it a new entry.
-    #[inline(always)]
-    pub(crate) fn make_mru<I: Isa>(
-        &mut self,
-        isa: I,
-        shape: &impl Shape,
+        variant: V,
+        geometry: &Geometry,
         lookup: LineLookup,
         way: usize,
         entry: u64,
     ) {
-        W::promote(isa, self.set_mut(shape, lookup), way, W::truncate(entry));
+        W::promote(
+            variant,
+            self.set_mut(geometry, lookup),
+            way,
+            W::truncate(entry),
+        );
     }
 
-    /// Replaces the line of a way by another line, which becomes the most recently used.
+    /// Gives the way a new entry; 0 empties the way.
     #[inline(always)]
-    pub(crate) fn replace_way<I: Isa>(
-        &mut self,
-        isa: I,
-        shape: &impl Shape,
-        lookup: LineLookup,
-        way: usize,
-        state: State,
-        holders: u64,
-    ) {
-        let entry = lookup.key | holders << Geometry::STATE_BITS | state as u64;
-        W::promote(isa, self.set_mut(shape, lookup), way, W::truncate(entry));
+    pub(crate) fn put(&mut self, geometry: &Geometry, lookup: LineLookup, way: usize, entry: u64) {
+        debug_assert!(way < geometry.stride as usize);
+        // SAFETY: as in `way`.
+        *unsafe { self.set_mut(geometry, lookup).get_unchecked_mut(way) } = W::truncate(entry);
     }
 
-    /// Replaces the least recently used line of a set by another line, which becomes the most recently used.
-    #[inline(always)]
-    pub(crate) fn replace_lru<I: Isa>(
-        &mut self,
-        isa: I,
-        shape: &impl Shape,
-        lookup: LineLookup,
-        state: State,
-        holders: u64,
-    ) {
-        let way = shape.ways() - 1;
-        self.replace_way(isa, shape, lookup, way, state, holders);
+    /// Returns a mask of the empty ways of a set of at most 64 ways.
+    pub(crate) fn empty_ways(&self, geometry: &Geometry, lookup: LineLookup) -> u64 {
+        let ways = &self.set(geometry, lookup)[..geometry.ways as usize];
+        (ways.iter().enumerate()).fold(0, |mask, (way, word)| {
+            mask | u64::from(word.value() == 0) << way
+        })
     }
 
-    /// Replaces the line of an entry by another line without holder bits. The order of the set stays.
-    #[inline(always)]
-    pub(crate) fn replace_in_place(&mut self, index: EntryIndex, lookup: LineLookup, state: State) {
-        let entry = W::truncate(lookup.key | state as u64);
-        // SAFETY: as in `entry_at`, and `self` is borrowed exclusively.
-        unsafe { self.first.add(index.0).write(entry) };
-    }
-
-    /// Returns the entry of the least recently used line of a set; 0 if a way is empty.
-    #[inline(always)]
-    pub(crate) fn lru_entry(&self, shape: &impl Shape, lookup: LineLookup) -> u64 {
-        self.set(shape, lookup)[shape.ways() - 1].value()
-    }
-
-    /// Removes the line of a way; the other lines keep their order.
-    pub(crate) fn remove(&mut self, shape: &impl Shape, lookup: LineLookup, way: usize) {
-        W::remove(self.set_mut(shape, lookup), way);
+    /// Removes the line of a way, and moves the later lines forward.
+    pub(crate) fn close_up(&mut self, geometry: &Geometry, lookup: LineLookup, way: usize) {
+        W::remove(self.set_mut(geometry, lookup), way);
     }
 
     /// Returns set number, line numbers and states of each set that is not empty, in the order of the ways.

@@ -15,10 +15,10 @@ pub(crate) trait Word: Copy + Eq + Send + 'static {
     fn value(self) -> u64;
 
     /// Returns the first way whose word equals `key` in the bits of `mask`; `None` if no word does.
-    fn find<I: Isa>(isa: I, set: &[Self], mask: Self, key: Self) -> Option<usize>;
+    fn find<V: Variant>(variant: V, set: &[Self], mask: Self, key: Self) -> Option<usize>;
 
     /// Moves the words before `way` back by one way, over the word of `way`, and puts `word` in way 0.
-    fn promote<I: Isa>(isa: I, set: &mut [Self], way: usize, word: Self);
+    fn promote<V: Variant>(variant: V, set: &mut [Self], way: usize, word: Self);
 
     /// Moves the words after `way` forward by one way, over the word of `way`, and leaves the last way empty.
     fn remove(set: &mut [Self], way: usize);
@@ -38,12 +38,12 @@ impl Word for u64 {
     }
 
     #[inline]
-    fn find<I: Isa>(_isa: I, set: &[u64], mask: u64, key: u64) -> Option<usize> {
+    fn find<V: Variant>(_variant: V, set: &[u64], mask: u64, key: u64) -> Option<usize> {
         find_one_by_one(set, |word| word & mask == key)
     }
 
     #[inline]
-    fn promote<I: Isa>(_isa: I, set: &mut [u64], way: usize, word: u64) {
+    fn promote<V: Variant>(_variant: V, set: &mut [u64], way: usize, word: u64) {
         promote_one_by_one(&mut set[..=way], word);
     }
 
@@ -67,10 +67,10 @@ impl Word for u32 {
     }
 
     #[inline(always)]
-    fn find<I: Isa>(isa: I, set: &[u32], mask: u32, key: u32) -> Option<usize> {
+    fn find<V: Variant>(variant: V, set: &[u32], mask: u32, key: u32) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
         {
-            if let Some(v3) = isa.v3() {
+            if let Some(v3) = variant.v3() {
                 if let Ok(set) = <&[u32; 8]>::try_from(set) {
                     return first(avx2::equal8(v3, set, mask, key));
                 }
@@ -85,16 +85,16 @@ impl Word for u32 {
         }
         #[cfg(not(target_arch = "x86_64"))]
         {
-            let _ = isa;
+            let _ = variant;
             find_one_by_one(set, |word| word & mask == key)
         }
     }
 
     #[inline(always)]
-    fn promote<I: Isa>(isa: I, set: &mut [u32], way: usize, word: u32) {
+    fn promote<V: Variant>(variant: V, set: &mut [u32], way: usize, word: u32) {
         #[cfg(target_arch = "x86_64")]
         {
-            if let Some(v3) = isa.v3() {
+            if let Some(v3) = variant.v3() {
                 if let Ok(set) = <&mut [u32; 8]>::try_from(&mut *set) {
                     return avx2::promote8(v3, set, way, word);
                 }
@@ -111,7 +111,7 @@ impl Word for u32 {
         }
         #[cfg(not(target_arch = "x86_64"))]
         {
-            let _ = isa;
+            let _ = variant;
             promote_one_by_one(&mut set[..=way], word);
         }
     }
@@ -125,8 +125,13 @@ impl Word for u32 {
     }
 }
 
-/// Instruction set of the host for which code is compiled. A value proves that the host has the instructions.
-pub(crate) trait Isa: Copy {
+/// Variant for which the rules are compiled: the structure of the caches, and the instruction set of the host. A value proves that the host
+/// has the instructions.
+pub(crate) trait Variant: Copy {
+    /// True if all levels are inclusive, replace by LRU and take the lines of writes, no cache has a prefetcher, and no first-level cache
+    /// has several vCPUs. Checks of these properties then cost nothing.
+    const USUAL: bool = false;
+
     /// Returns the proof that the host has AVX2, BMI1 and BMI2, if `Self` is that proof.
     fn v3(self) -> Option<V3>;
 }
@@ -135,7 +140,7 @@ pub(crate) trait Isa: Copy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Baseline;
 
-impl Isa for Baseline {
+impl Variant for Baseline {
     #[inline(always)]
     fn v3(self) -> Option<V3> {
         None
@@ -160,10 +165,23 @@ impl V3 {
     }
 }
 
-impl Isa for V3 {
+impl Variant for V3 {
     #[inline(always)]
     fn v3(self) -> Option<V3> {
         Some(self)
+    }
+}
+
+/// Variant for caches of the usual structure ([`Variant::USUAL`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usual<V>(pub(crate) V);
+
+impl<V: Variant> Variant for Usual<V> {
+    const USUAL: bool = true;
+
+    #[inline(always)]
+    fn v3(self) -> Option<V3> {
+        self.0.v3()
     }
 }
 
@@ -233,6 +251,8 @@ mod sse2 {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn find_in_many(set: &[u32], mask: u32, key: u32) -> Option<usize> {
         // Four vectors at a time, so that few branches depend on the way of the match.
         const MANY: usize = 4 * LANES;
@@ -448,7 +468,7 @@ mod tests {
     /// Compares every operation with the same one on a list: both widths, 1 to 40 ways, and all instruction sets that the host has.
     #[test]
     fn finds_and_promotes_as_a_list_does() {
-        fn check<W: Word + std::fmt::Debug, I: Isa>(isa: I) {
+        fn check<W: Word + std::fmt::Debug, V: Variant>(variant: V) {
             let mask = W::truncate(!0xff);
             for ways in 1..=40_usize {
                 let words: Vec<u64> = (1..=ways as u64)
@@ -457,12 +477,12 @@ mod tests {
                 let set: Vec<W> = words.iter().map(|&word| W::truncate(word)).collect();
                 for way in 0..ways {
                     let key = W::truncate(words[way] & !0xff);
-                    assert_eq!(W::find(isa, &set, mask, key), Some(way), "{ways} ways");
+                    assert_eq!(W::find(variant, &set, mask, key), Some(way), "{ways} ways");
                     let mut list = words.clone();
                     list.remove(way);
                     list.insert(0, 0x1234);
                     let mut promoted = set.clone();
-                    W::promote(isa, &mut promoted, way, W::truncate(0x1234));
+                    W::promote(variant, &mut promoted, way, W::truncate(0x1234));
                     let promoted: Vec<u64> = promoted.iter().map(|word| word.value()).collect();
                     assert_eq!(promoted, list, "{ways} ways, way {way}");
                     let mut list = words.clone();
@@ -473,7 +493,7 @@ mod tests {
                     let rest: Vec<u64> = rest.iter().map(|word| word.value()).collect();
                     assert_eq!(rest, list, "{ways} ways without way {way}");
                 }
-                assert_eq!(W::find(isa, &set, mask, W::truncate(0xff00)), None);
+                assert_eq!(W::find(variant, &set, mask, W::truncate(0xff00)), None);
             }
         }
         check::<u32, _>(Baseline);

@@ -1,97 +1,21 @@
 //! Comparison of the model with `valgrind --tool=cachegrind` on a program's own reference trace.
 //!
-//! The trace comes from `valgrind --tool=lackey --trace-mem=yes`. The test applies two rules of cachegrind to it: a reference
-//! that crosses a line touches both lines but counts at most one miss, and a read-modify-write counts as a read.
+//! The test applies two rules of cachegrind to the trace: a reference that crosses a line touches both lines but counts at most one miss,
+//! and a read-modify-write counts as a read.
+
+mod support;
 
 use std::collections::HashMap;
-use std::path::Path;
-use std::process::Command;
 
-use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege, VcpuPlace};
+use nodescope_plugin_api::{
+    Access, Context, Hits, MemRef, MemoryModel, Privilege, Site, VcpuPlace,
+};
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
-use nodescope_test_needs::{Need, have};
-
-/// C program with strided, transposed, unaligned and read-modify-write references over about 31 KiB of data, without a C library.
-const PROGRAM: &str = r#"
-static int a[48][48], b[48][48];
-static char text[9000];
-static unsigned long table[512];
-
-static void leave(void)
-{
-    __asm__ volatile("syscall" : : "a"(60), "D"(0) : "rcx", "r11", "memory");
-    __builtin_unreachable();
-}
-
-void _start(void)
-{
-    unsigned long seed = 12345;
-    for (int i = 0; i < 48; i++)
-        for (int j = 0; j < 48; j++)
-            a[i][j] = i * 31 + j;
-    for (int i = 0; i < 48; i++)
-        for (int j = 0; j < 48; j++)
-            b[j][i] = a[i][j];
-    for (int i = 0; i + 8 < 9000; i += 13)
-        *(volatile unsigned long *)(text + i) = i;
-    for (int i = 0; i < 8000; i++) {
-        seed = seed * 6364136223846793005ul + 1442695040888963407ul;
-        table[seed >> 55] += text[(seed >> 40) % 9000];
-        *(volatile unsigned int *)(text + (seed >> 33) % 8996) += b[(seed >> 20) % 48][(seed >> 50) % 48];
-    }
-    leave();
-}
-"#;
-
-fn valgrind(arguments: &[String], program: &Path) {
-    let output = Command::new("valgrind")
-        .args(arguments)
-        .arg(program)
-        .env_clear()
-        .env("PATH", std::env::var("PATH").unwrap_or_default())
-        .output()
-        .expect("valgrind starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// Returns the kind, address and size of each memory reference, in program order.
-fn trace(directory: &Path, program: &Path) -> Vec<(char, u64, u64)> {
-    let log = directory.join("trace");
-    let arguments = [
-        "--tool=lackey".to_owned(),
-        "--trace-mem=yes".to_owned(),
-        "--basic-counts=no".to_owned(),
-        format!("--log-file={}", log.display()),
-    ];
-    valgrind(&arguments, program);
-    let text = std::fs::read_to_string(log).expect("lackey writes its trace");
-    text.lines()
-        .filter(|line| !line.starts_with("=="))
-        .map(|line| {
-            let (kind, place) = line.trim().split_once(' ').expect("kind and place");
-            let (address, size) = place.trim().split_once(',').expect("address and size");
-            let address = u64::from_str_radix(address, 16).expect("a hexadecimal address");
-            (
-                kind.chars().next().expect("a kind"),
-                address,
-                size.parse().expect("a size"),
-            )
-        })
-        .collect()
-}
+use support::program::Program;
 
 /// Returns the total of each of cachegrind's events (Ir, I1mr, Dr, D1mr, Dw, D1mw, ...).
-fn cachegrind(
-    directory: &Path,
-    program: &Path,
-    instruction: &str,
-    data: &str,
-) -> HashMap<String, u64> {
-    let file = directory.join("cachegrind.out");
+fn cachegrind(program: &Program, instruction: &str, data: &str) -> HashMap<String, u64> {
+    let file = program.directory().join("cachegrind.out");
     let arguments = [
         "--tool=cachegrind".to_owned(),
         "--cache-sim=yes".to_owned(),
@@ -100,7 +24,7 @@ fn cachegrind(
         "--LL=8388608,16,64".to_owned(),
         format!("--cachegrind-out-file={}", file.display()),
     ];
-    valgrind(&arguments, program);
+    program.valgrind(&arguments);
     let text = std::fs::read_to_string(file).expect("cachegrind writes its totals");
     let line = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -114,33 +38,10 @@ fn cachegrind(
 
 #[test]
 fn misses_agree_with_cachegrind() {
-    if !have(Need::Valgrind, &["valgrind"]) || !have(Need::Compiler, &["cc"]) {
+    let Some(program) = Program::compile() else {
         return;
-    }
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let (source, program) = (
-        directory.path().join("kernel.c"),
-        directory.path().join("kernel"),
-    );
-    std::fs::write(&source, PROGRAM).expect("the source is written");
-    let compiled = Command::new("cc")
-        .args([
-            "-O1",
-            "-nostdlib",
-            "-static",
-            "-no-pie",
-            "-fno-stack-protector",
-            "-o",
-        ])
-        .args([&program, &source])
-        .output()
-        .expect("cc starts");
-    assert!(
-        compiled.status.success(),
-        "{}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
-    let references = trace(directory.path(), &program);
+    };
+    let references = program.references();
 
     for (size, ways, instruction_size, instruction_ways) in [
         (32 << 10, 8, 32 << 10, 4),
@@ -149,7 +50,6 @@ fn misses_agree_with_cachegrind() {
         (1024, 1, 512, 8),
     ] {
         let theirs = cachegrind(
-            directory.path(),
             &program,
             &format!("{instruction_size},{instruction_ways},64"),
             &format!("{size},{ways},64"),
@@ -158,6 +58,7 @@ fn misses_agree_with_cachegrind() {
             instruction: Some(LevelConfig::new(instruction_size, instruction_ways)),
             levels: vec![LevelConfig::new(size, ways)],
             coherence: Default::default(),
+            non_temporal_stores: Default::default(),
         };
         let mut model = CacheModel::new(
             &config,
@@ -184,6 +85,8 @@ fn misses_agree_with_cachegrind() {
                     linear: physical,
                     size: 1,
                     now: 0,
+                    site: Site::default(),
+                    non_temporal: false,
                 };
                 // In this configuration, a miss costs one cycle and all else costs nothing.
                 lines += u64::from(

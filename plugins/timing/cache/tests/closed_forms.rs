@@ -2,7 +2,7 @@
 
 mod support;
 
-use nodescope_plugin_api::{Access, Context, Privilege, Term, VcpuPlace};
+use nodescope_plugin_api::{Access, Context, Privilege, Site, Term, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, FlatMemory, LevelConfig};
 use nodescope_plugin_numa::{Latencies, Numa, NumaConfig};
 use support::{Engine, Step, expect};
@@ -266,6 +266,8 @@ fn statistics_are_kept_apart_by_vcpu_context_and_privilege() {
                 address: line * 64,
                 context,
                 kernel,
+                non_temporal: false,
+                site: Site::default(),
             });
         }
     }
@@ -294,6 +296,7 @@ fn one_level_without_instruction_cache_or_l0_filter() {
         instruction: None,
         levels: vec![LevelConfig::new(1024, 2).misses(7, 9, 0)],
         coherence: Default::default(),
+        non_temporal_stores: Default::default(),
     };
     config.levels[0].latency.read_hit = 1;
     config.levels[0].latency.write_hit = 2;

@@ -57,6 +57,7 @@ fn l0_filter_cache_has_a_slot_for_each_set_and_stays_within_a_page() {
             instruction: None,
             levels: vec![level],
             coherence: Default::default(),
+            non_temporal_stores: Default::default(),
         };
         let model = CacheModel::new(
             &config,
@@ -110,22 +111,26 @@ fn faults_name_the_field() {
     let mut config = CacheConfig {
         instruction: Some(LevelConfig {
             ways: 0,
-            ..level.shared()
+            ..level.clone().shared()
         }),
         levels: vec![
-            level,
+            level.clone(),
             LevelConfig {
                 size: 1000,
-                ..level.shared()
+                ..level.clone().shared()
             },
-            LevelConfig { line: 48, ..level },
+            LevelConfig {
+                line: 48,
+                ..level.clone()
+            },
             LevelConfig {
                 line: 128,
                 size: 1 << 33,
-                ..level.shared()
+                ..level.clone().shared()
             },
         ],
         coherence: Default::default(),
+        non_temporal_stores: Default::default(),
     };
     config.levels[0].latency.read_miss = 2_000_000;
     config.coherence.snoop.other_core = 1_000_001;
@@ -139,7 +144,7 @@ fn faults_name_the_field() {
             "levels[1].size: 1000 bytes is less than levels[0].size = 1024; outer levels include inner ones",
             "levels[1].size: 1000 bytes is less than instruction.size = 1024; outer levels include inner ones",
             "levels[2].line: is 48; give a power of two from 32 to 4096 bytes",
-            "levels[2].shared_by: is core, but the level inside it is shared by the socket",
+            "levels[2].shared_by: is core, but a cache of the level inside it is for socket; a cache contains whole caches",
             "levels[3].line: is 128, but levels[0].line is 64; the hierarchy has one line size",
             "levels[3].size: 8589934592 bytes is more than the 4 GiB that one modelled cache may have",
             "coherence.snoop.other_core: is 1000001 cycles; at most 1000000 are modelled for one event",
@@ -156,6 +161,7 @@ fn empty_descriptions_are_refused() {
         instruction: None,
         levels: vec![],
         coherence: Default::default(),
+        non_temporal_stores: Default::default(),
     };
     assert_eq!(
         texts(&config, &[]),

@@ -4,9 +4,8 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodescope_plugin_api::{MemoryModel, MemoryTiming, MemoryTimingModel, MissRef, VcpuPlace};
+use nodescope_plugin_api::{MemoryModel, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheContents, CacheKind, State};
-use nodescope_test_needs::{Need, skip};
 use proptest::prelude::*;
 use support::Engine;
 use support::machines::{machines, memory, steps, traces};
@@ -82,29 +81,29 @@ fn check_invariants(caches: &[CacheContents]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Statistics, stalls and final state are the same in three cases: with the L0 filter cache, with the L0 filter cache and the fast miss
-    /// path, and with neither.
+    /// Statistics, stalls and final state are the same in three cases: with the L0 filter cache, with the L0 filter cache and direct
+    /// misses, and with neither.
     #[test]
     fn l0_filter_cache_is_exact((config, places) in machines(), trace in traces(), reset in any::<prop::sample::Index>()) {
         let steps = steps(&trace, &places);
         let reset = reset.index(steps.len());
         let mut filtered = Engine::with_memory(&config, &places, memory());
-        let mut fast = Engine::with_memory(&config, &places, memory()).with_fast_miss_path();
+        let mut direct = Engine::with_memory(&config, &places, memory()).with_direct_misses();
         let mut plain = Engine::with_memory(&config, &places, memory()).without_l0_filter();
         for (index, &step) in steps.iter().enumerate() {
             if index == reset {
                 filtered.reset();
-                fast.reset();
+                direct.reset();
                 plain.reset();
             }
             let stall = plain.step(step);
             prop_assert_eq!(filtered.step(step), stall, "step {} {:?}", index, step);
-            prop_assert_eq!(fast.step(step), stall, "step {} {:?}, fast", index, step);
+            prop_assert_eq!(direct.step(step), stall, "step {} {:?}, direct", index, step);
         }
         prop_assert_eq!(filtered.statistics(), plain.statistics());
         prop_assert_eq!(filtered.contents(), plain.contents());
-        prop_assert_eq!(fast.statistics(), plain.statistics());
-        prop_assert_eq!(fast.contents(), plain.contents());
+        prop_assert_eq!(direct.statistics(), plain.statistics());
+        prop_assert_eq!(direct.contents(), plain.contents());
         filtered.check_equations();
     }
 
@@ -155,50 +154,4 @@ fn l0_filter_cache_answers_for_whole_sets() {
     assert_eq!(engine.calls, 512);
     assert_eq!(engine.count("L1D.read_hit"), 9 * 512);
     engine.check_equations();
-}
-
-/// Memory model that computes its latency with floating-point numbers.
-struct Fractional;
-
-impl MemoryTimingModel for Fractional {
-    fn request(&mut self, miss: &MissRef) -> MemoryTiming {
-        MemoryTiming {
-            latency: (0.1 * miss.now as f64) as u32 % 100,
-            local: true,
-        }
-    }
-
-    fn home(&self, _: u64) -> u16 {
-        0
-    }
-}
-
-/// Hits of the second level, hits of the third level and lines from memory take the fast miss path. This also holds if the memory model
-/// computes with floating-point numbers.
-#[test]
-fn misses_have_a_fast_path() {
-    if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("bmi2") {
-        skip(
-            Need::Cpu,
-            "the host has no AVX2 or BMI2, and the model no fast miss path",
-        );
-        return;
-    }
-    let config = CacheConfig::xeon_x5680();
-    let places = VcpuPlace::grid(2, 1, 1);
-    // Numbers of lines that exceed the first, the second and the third level.
-    for (lines, misses) in [(1024, 1024), (8192, 8192), (400_000, 400_000)] {
-        let memories: [Box<dyn MemoryTimingModel>; 2] = [memory(), Box::new(Fractional)];
-        for memory in memories {
-            let mut engine = Engine::with_memory(&config, &places, memory).with_fast_miss_path();
-            let mut pass = || {
-                for line in 0..lines {
-                    engine.read(0, line * 64);
-                }
-                std::mem::take(&mut engine.fast_calls)
-            };
-            assert_eq!(pass(), lines - 512, "{lines} lines, until sets are full");
-            assert_eq!(pass(), misses, "{lines} lines");
-        }
-    }
 }

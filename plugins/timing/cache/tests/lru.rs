@@ -113,6 +113,7 @@ fn config(shape: &[(u64, u32)]) -> CacheConfig {
             .map(|&(sets, ways)| LevelConfig::new(sets * u64::from(ways) * 64, ways))
             .collect(),
         coherence: Default::default(),
+        non_temporal_stores: Default::default(),
     }
 }
 

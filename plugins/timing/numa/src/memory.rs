@@ -1,9 +1,16 @@
 //! Home look-up and latencies.
 
-use nodescope_plugin_api::exported::{ExportedMemory, RecentHome};
 use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef, VcpuPlace};
 
 use crate::{Latencies, NumaConfig, NumaConfigError};
+
+/// Range of addresses with one home: the range that was looked up last. The home is an index of [`Numa::latency`].
+#[derive(Clone, Copy, Debug)]
+struct RecentHome {
+    start: u64,
+    last: u64,
+    home: usize,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Range {
@@ -50,7 +57,12 @@ impl Numa {
                 table(&config.latency, sockets),
                 table(&config.write_back, sockets),
             ],
-            recent_home: RecentHome::NONE,
+            // An empty range.
+            recent_home: RecentHome {
+                start: 1,
+                last: 0,
+                home: 0,
+            },
         })
     }
 
@@ -114,11 +126,11 @@ impl MemoryTimingModel for Numa {
                 None => RecentHome {
                     start: miss.line,
                     last: miss.line,
-                    home: self.sockets as u64,
+                    home: self.sockets,
                 },
             };
         }
-        let home = self.recent_home.home as usize;
+        let home = self.recent_home.home;
         let from = usize::from(miss.socket);
         MemoryTiming {
             latency: self.latency[usize::from(miss.write_back)][from * (self.sockets + 1) + home],
@@ -129,14 +141,5 @@ impl MemoryTimingModel for Numa {
     fn home(&self, physical: u64) -> u16 {
         self.find(physical)
             .map_or(Self::NO_HOME, |index| self.ranges[index].socket)
-    }
-
-    fn export_state(&self, socket: u16) -> Option<ExportedMemory> {
-        let row = usize::from(socket) * (self.sockets + 1);
-        let latencies = [&self.latency[0], &self.latency[1]];
-        let rows = latencies.map(|latency| latency.get(row..).map(<[u32]>::as_ptr));
-        let latencies = [rows[0]?, rows[1]?];
-        // SAFETY: the range and both tables belong to this memory. A row has a latency for each home, and one for addresses without a home.
-        Some(unsafe { ExportedMemory::new(&raw const self.recent_home, latencies, socket.into()) })
     }
 }

@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{
     Access, Context, Hits, L0Geometry, MemRef, MemoryModel, MemoryTimingModel, MissRef, Outcome,
-    Permission, Privilege, Term, VcpuPlace,
+    Permission, Privilege, Site, Term, VcpuPlace,
 };
 use nodescope_plugin_numa::{HomeRange, Latencies, Numa, NumaConfig, NumaConfigError, Uncached};
 
@@ -214,6 +214,8 @@ fn without_caches_every_reference_is_timed() {
             linear: 0,
             size: 1,
             now: 0,
+            site: Site::default(),
+            non_temporal: false,
         };
         let local = reference.physical / 0x1000 == step % 2;
         let expected = Outcome::new(if local { 100 } else { 220 }, Permission::None, None);

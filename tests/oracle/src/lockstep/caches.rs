@@ -1,13 +1,12 @@
 //! A real cache model for lockstep tests, instead of the toy model. Its caches are so small that lines are evicted all the time. The
-//! translator's miss routines must leave the same lines, orders, counters and clocks as the model's functions, which the interpreter calls.
+//! translator's direct misses must leave the same lines, orders, counters and clocks as the model's functions, which the interpreter calls.
 //! An L0 filter cache must not change the results either: in some runs the interpreter has none, and every reference is reported to its
 //! model.
 
-use nodescope_plugin_api::exported::StateExport;
 use nodescope_plugin_api::{
-    Access, Charges, Context, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel,
-    MemoryTimingModel, Outcome, Permission, Privilege, STALL_TERMS, StallTerm, Statistic, Term,
-    VcpuPlace,
+    Access, Charges, Context, Counters, DirectMisses, Hits, L0Geometry, L0Update, MemRef,
+    MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, STALL_TERMS, Site, StallTerm,
+    Statistic, Term, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
 use nodescope_plugin_numa::{Numa, NumaConfig};
@@ -17,7 +16,8 @@ use crate::random::Random;
 
 /// A model, and its pending changes to L0 filter caches of vCPUs that do not run.
 pub struct Caches {
-    model: CacheModel,
+    /// The model, boxed so that its address stays valid for direct misses.
+    model: Box<CacheModel>,
     /// True if the L0 filter cache must not answer any reference, so that the model gets all references.
     asks_always: bool,
     /// First guest-physical address of the references of the extra vCPU ([`Caches::intrude`]).
@@ -116,7 +116,7 @@ impl Caches {
             None => Box::new(FlatMemory::default()),
         };
         Caches {
-            model: CacheModel::new(config, places, memory).expect("a valid hierarchy"),
+            model: Box::new(CacheModel::new(config, places, memory).expect("a valid hierarchy")),
             asks_always,
             intruded: *intruded,
             updates: Default::default(),
@@ -137,7 +137,7 @@ impl Caches {
     }
 
     /// Takes the changes to apply to the L0 filter cache of a vCPU before it runs.
-    pub fn take_updates(&mut self, vcpu: usize) -> Vec<L0Update> {
+    pub fn take_kept_updates(&mut self, vcpu: usize) -> Vec<L0Update> {
         std::mem::take(&mut self.updates[vcpu])
     }
 
@@ -163,6 +163,8 @@ impl Caches {
                 linear: 0,
                 size: 8,
                 now: 0,
+                site: Site::default(),
+                non_temporal: false,
             };
             let mut updates = Vec::new();
             self.model
@@ -214,20 +216,21 @@ impl Caches {
         outcome
     }
 
-    /// Accounts for a miss, and returns the answer of [`MemoryModel::miss`].
-    pub fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
+    /// Returns the model's function for direct misses ([`MemoryModel::direct_misses`]).
+    pub fn direct_misses(&mut self) -> Option<DirectMisses> {
         assert!(!self.asks_always, "nothing is known of a set");
-        self.model.miss(modified, oldest, reference)
+        self.model.direct_misses()
+    }
+
+    /// Takes the updates of direct misses, as [`nodescope_engine::Platform::take_updates`] does.
+    pub fn take_updates(&mut self, running: u16, updates: &mut Vec<L0Update>) {
+        self.model.take_updates(updates);
+        self.keep(running, updates);
     }
 
     /// Passes modified lines to [`MemoryModel::modified`].
     pub fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         self.model.modified(vcpu, lines);
-    }
-
-    /// Exports the model's state for a vCPU ([`MemoryModel::export_state`]).
-    pub fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
-        self.model.export_state(vcpu)
     }
 
     /// Returns the differences of the interpreter's model (`self`) and the translator's after equal references: all different counters, and

@@ -58,10 +58,10 @@ pub fn load_change_store(
     operand: impl Fn(&mut Vec<u8>, &[u8], &[u8]),
     r: &mut Random,
 ) {
-    // Prefix, opcode of the load and opcode of the store, for several sizes; one form needs alignment.
+    // Prefix, opcode of the load and opcode of the store, for several sizes; one form needs alignment, and its store is non-temporal.
     let forms: [(&[u8], u8, u8); 6] = [
         (&[], 0x10, 0x11),
-        (&[0x66], 0x28, 0x29),
+        (&[0x66], 0x28, 0x2b),
         (&[0xf2], 0x10, 0x11),
         (&[0x66], 0x6e, 0x7e),
         (&[0xf3], 0x10, 0x11),
@@ -120,6 +120,12 @@ pub fn field_access(
         [0xff] => r.below(2) as u8,
         [0xd3] => r.pick(&[0, 3, 4]),
         _ => r.below(16) as u8,
+    };
+    // Some stores are non-temporal: MOVNTI, MOVNTPS. This choice draws no number, so that seeds keep their programs.
+    let opcode: &[u8] = match opcode {
+        [0x89] if register & 3 == 3 => &[0x0f, 0xc3],
+        [0x0f, 0x29] if register & 1 == 1 => &[0x0f, 0x2b],
+        _ => opcode,
     };
     instruction_with_memory(
         code,

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hint::black_box;
+use std::ptr::NonNull;
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
-use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Access, BlockCounts, BlockProfile, Charges, Context, Counters, Hits, L0Geometry, L0Update,
-    MemRef, Outcome, Permission, Privilege, Side,
+    AcceptedDirectMisses, Access, BlockCounts, BlockProfile, Charges, Context, Counters,
+    DirectMiss, DirectMisses, Hits, L0Geometry, L0Update, MemRef, Outcome, Permission, Privilege,
+    Side, StallTerm,
 };
 
 use super::caches::Caches;
@@ -59,8 +60,8 @@ pub struct Machine {
     limit: u64,
     lines: [u64; 16],
     line_shift: u8,
-    /// Modified lines that were reported with a miss that the model did not serve.
-    told: Vec<u64>,
+    /// Updates that the toy model's direct misses have caused.
+    updates: Vec<L0Update>,
     /// Caches of the toy model, by vCPU.
     caches: [Cache; VCPUS as usize],
     /// Real model; None: the toy model answers.
@@ -171,7 +172,7 @@ impl Machine {
             limit: 0,
             lines: [0; 16],
             line_shift: 6,
-            told: Vec::new(),
+            updates: Vec::new(),
             caches: Default::default(),
             real: None,
             foreign_mxcsr: None,
@@ -296,8 +297,7 @@ impl Machine {
     /// Accounts for hits, and checks that the L0 filter cache was permitted to answer them.
     fn account_hits(&mut self, vcpu: u16, hits: Hits<'_>) {
         let cache = &mut self.caches[usize::from(vcpu)];
-        let mut modified = std::mem::take(&mut self.told);
-        modified.extend(hits.modified);
+        let modified = hits.modified.to_vec();
         for line in &modified {
             let allowed = cache.exclusive.remove(line);
             assert!(allowed, "a write to a line that is not held alone");
@@ -329,6 +329,30 @@ impl Machine {
         }
         Some(update)
     }
+}
+
+/// Serves a direct miss by the toy model.
+///
+/// # Safety
+/// As for [`nodescope_plugin_api::DirectMissFunction`], for a [`Machine`].
+unsafe extern "sysv64" fn toy_miss(machine: NonNull<()>, miss: *const DirectMiss) -> Outcome {
+    // SAFETY: the caller's promise. While the function runs, nothing else uses the machine or the miss.
+    let (machine, miss) = unsafe { (machine.cast::<Machine>().as_mut(), &*miss) };
+    // SAFETY: the caller's promise; the pointer is never null.
+    let modified =
+        unsafe { std::slice::from_raw_parts(miss.modified, miss.modified_count as usize) };
+    let hits = Hits {
+        oldest: Some(miss.oldest),
+        modified,
+    };
+    let mut updates = std::mem::take(&mut machine.updates);
+    let outcome = machine.reference(hits, &miss.reference, &mut updates);
+    machine.updates = updates;
+    // SAFETY: the caller's promise.
+    if let Some(charges) = unsafe { miss.charges.as_mut() } {
+        charges.stall(StallTerm::Unattributed, outcome.stall().into());
+    }
+    outcome.with_updates(!machine.updates.is_empty())
 }
 
 impl Platform for Machine {
@@ -446,29 +470,21 @@ impl Platform for Machine {
         self.log.push(Event::Reference(*reference, outcome));
         outcome
     }
-    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
-        self.compute();
-        if let Some(real) = &mut self.real {
-            return real.miss(modified, oldest, reference);
-        }
-        // The answer must be the same as that of `reference`, since the interpreter only calls `reference`.
-        let mut ahead = self.model.clone();
-        let answer = Answer::draw(&mut ahead, reference.access);
-        if answer.permission == Permission::None || answer.update || ahead.chance(200) {
-            self.told.extend(modified);
-            return None;
-        }
-        let hits = Hits {
-            oldest: Some(oldest),
-            modified,
+    fn direct_misses(&mut self) -> Option<AcceptedDirectMisses> {
+        let misses = match &mut self.real {
+            Some(real) => real.direct_misses()?,
+            // SAFETY: the function is for a machine.
+            None => unsafe { DirectMisses::new(NonNull::from(self).cast(), toy_miss) },
         };
-        let mut updates = Vec::new();
-        Some(self.reference(hits, reference, &mut updates))
+        // SAFETY: only `Pair::attach` replaces the model, and attaches it to all vCPUs again. The pair and its machines are not moved while
+        // the pair runs. The vCPUs run one at a time.
+        Some(unsafe { misses.accept() })
     }
-    fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
-        let export = self.real.as_mut()?.export_state(vcpu)?;
-        // SAFETY: only `Pair::attach` replaces the model, and attaches it to all vCPUs again. The vCPUs run one at a time.
-        Some(unsafe { export.accept() })
+    fn take_updates(&mut self, vcpu: u16, updates: &mut Vec<L0Update>) {
+        match &mut self.real {
+            Some(real) => real.take_updates(vcpu, updates),
+            None => updates.append(&mut self.updates),
+        }
     }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         if let Some(real) = &mut self.real {

@@ -628,7 +628,7 @@ impl Pair {
             let [a, b] = &mut self.sides;
             let outcomes = [a, b].map(|side| {
                 if let Some(real) = &mut side.machine.real {
-                    side.vcpus[running].update_l0(&real.take_updates(running));
+                    side.vcpus[running].update_l0(&real.take_kept_updates(running));
                 }
                 side.machine.begin_slice(limit.cycles);
                 side.vcpus[running].run(&mut side.machine, limit)

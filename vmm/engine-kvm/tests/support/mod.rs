@@ -163,9 +163,6 @@ impl Platform for Recorder {
     fn reference(&mut self, _: Hits<'_>, _: &MemRef, _: &mut Vec<L0Update>) -> Outcome {
         unreachable!("no model is attached")
     }
-    fn miss(&mut self, _: &[u64], _: u64, _: &MemRef) -> Option<Outcome> {
-        unreachable!("no model is attached")
-    }
     fn modified(&mut self, _: u16, _: &[u64]) {
         unreachable!("no model is attached")
     }

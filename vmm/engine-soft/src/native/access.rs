@@ -6,10 +6,12 @@ use iced_x86::{Code, MemoryOperand, Register};
 
 use super::Host;
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
-use super::plan::Memory;
+use super::fusion::MAX_DISTANCE;
+use super::out_of_line::SlowPath;
 use super::registers::HOST;
 use super::runtime::{MXCSR, field, gpr, save_mxcsr, vector, xmm, ymm};
 use crate::cpu::Cpu;
+use crate::site::Origin;
 use crate::softmmu::{Avx2, Baseline, Isa};
 
 use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
@@ -20,7 +22,7 @@ use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
 pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     let Host { avx, bmi, .. } = host;
     if avx && bmi {
-        call_out(a, host, &[fast_miss, access_avx2])
+        call_out(a, host, &[large_page, access_avx2])
     } else {
         call_out(a, host, &[access])
     }
@@ -123,10 +125,27 @@ pub fn load_vectors(a: &mut Assembler, wide: bool) {
     }
 }
 
-/// Returns the description of an access for [`access`], in one word: size in bytes (bits 7:0), read (bit 8), write (bit 9), and the number
-/// of operations in its block (bits 31:16).
-pub fn describe(memory: Memory, count: u32) -> u32 {
-    memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9 | count << 16
+/// Number of the bit that is set for a store with a non-temporal hint, in a description of an access.
+pub const NON_TEMPORAL: u32 = 10;
+/// Number of the first bit of the distance between two operations, in a description of an access.
+const DISTANCE: u32 = 11;
+/// Number of the first bit of the block's number of operations, in a description of an access.
+pub const COUNT: u32 = 16;
+
+const _: () = assert!(MAX_DISTANCE <= 1 << (COUNT - DISTANCE));
+
+/// Returns the description of an access for [`access`], in one word: size in bytes (bits 7:0), read (bit 8), write (bit 9), non-temporal
+/// hint (bit 10), distance of the writing operation from the reading one (bits 15:11), and the number of operations in the block
+/// (bits 31:16).
+pub fn describe(slow_path: &SlowPath, count: u32) -> u32 {
+    let memory = slow_path.memory;
+    let [first, last] = slow_path.operations;
+    memory.size
+        | u32::from(memory.read) << 8
+        | u32::from(memory.write) << 9
+        | u32::from(memory.non_temporal) << NON_TEMPORAL
+        | ((last - first) as u32) << DISTANCE
+        | count << COUNT
 }
 
 impl Cpu {
@@ -134,9 +153,26 @@ impl Cpu {
     /// block.
     #[inline(always)]
     pub(super) fn arrive_at_block_start(&mut self, what: u32) -> i64 {
-        let count = i64::from(what >> 16);
+        let count = i64::from(what >> COUNT);
         self.retired = self.native.retired_at(self.native.left + count);
         count
+    }
+
+    /// Returns the origins of the read and of the write of an access in translated code, whose site is in [`super::Native::site`].
+    pub(super) fn origins(&self, what: u32) -> [Origin; 2] {
+        let running = self.native.site;
+        let first = running.operation();
+        let distance = what >> DISTANCE & ((1 << (COUNT - DISTANCE)) - 1);
+        [
+            Origin {
+                site: running.site(first),
+                non_temporal: false,
+            },
+            Origin {
+                site: running.site(first + distance),
+                non_temporal: what & 1 << NON_TEMPORAL != 0,
+            },
+        ]
     }
 }
 
@@ -160,37 +196,23 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
-/// Serves the most common misses of loads and of stores as [`access`] does: with a model those of [`Cpu::fast_miss`], without a model those
-/// that an entry of a large page serves. Returns null for other misses; then nothing has changed that matters to [`access`].
+/// Serves the most common misses without a model as [`access`] does: those of loads and of stores that an entry of a large page serves.
+/// Returns null for other misses; then nothing has changed that matters to [`access`].
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-unsafe extern "sysv64" fn fast_miss(cpu: *mut Cpu, what: u32) -> *mut u8 {
+unsafe extern "sysv64" fn large_page(cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `runtime::interpret`.
     let cpu = unsafe { &mut *cpu };
     let (read, write) = (what & 1 << 8 != 0, what & 1 << 9 != 0);
-    if read == write {
+    if read == write || cpu.attached {
         return std::ptr::null_mut();
     }
     let (linear, len) = (cpu.native.linear, (what & 0xff) as usize);
-    if !cpu.attached {
-        let place = cpu.resolve_in_large_page(linear, len, write);
-        cpu.native.activity.misses += u64::from(place.is_some());
-        return place.unwrap_or(std::ptr::null_mut());
-    }
-    let count = cpu.arrive_at_block_start(what);
-    let stall = cpu.stall;
-    // SAFETY: the caller's promise.
-    let isa = unsafe { Avx2::assume() };
-    let Some(place) = cpu.fast_miss(isa, linear, len, write) else {
-        return std::ptr::null_mut();
-    };
-    cpu.native.activity.misses += 1;
-    if cpu.stall != stall {
-        cpu.shorten_budget(count);
-    }
-    place
+    let place = cpu.resolve_in_large_page(linear, len, write);
+    cpu.native.activity.misses += u64::from(place.is_some());
+    place.unwrap_or(std::ptr::null_mut())
 }
 
 /// # Safety
@@ -211,6 +233,7 @@ unsafe fn access_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
         (what & 0xff) as usize,
         what & 1 << 8 != 0,
         what & 1 << 9 != 0,
+        cpu.origins(what),
     );
     if cpu.stall != stall {
         cpu.shorten_budget(count);

@@ -306,11 +306,6 @@ pub fn at(base: Register) -> MemoryOperand {
     MemoryOperand::with_base(base)
 }
 
-/// Returns the memory operand of the 32-bit word with index `number` in an array at the address in `base`.
-pub fn word_of(base: Register, number: Register) -> MemoryOperand {
-    MemoryOperand::new(base, number, 4, 0, 0, false, Register::None)
-}
-
 /// Returns the memory operand at the address in a register plus a displacement.
 pub fn at_offset(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(base, displacement, 1)

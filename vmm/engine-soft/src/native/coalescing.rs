@@ -166,6 +166,8 @@ pub struct UncoalescedOperand {
     memory: Memory,
     /// Offset in bytes of the operand from the span's first byte.
     offset: i32,
+    /// Number of the operation.
+    operation: usize,
     /// The slot to clear, if the operand is the one that looks up the span.
     cleared_slot: Option<usize>,
 }
@@ -228,6 +230,7 @@ impl Emitter {
             instruction: *i,
             memory,
             offset,
+            operation,
             cleared_slot: first.then_some(span.slot),
         });
         self.a.part(outer);
@@ -265,6 +268,7 @@ impl Emitter {
                 interpret: operand.interpret,
                 memory: operand.memory,
                 address: None,
+                operations: [operand.operation; 2],
                 fallback: None,
             });
         }

@@ -20,8 +20,8 @@ pub enum Part {
     LookUp,
     /// Slow path of accesses, up to the model or a miss routine.
     SlowPath,
-    /// Miss routines, which use a model's exported cache state.
-    Model,
+    /// Miss routines, without the model's function that they call.
+    Miss,
     /// Stores, loads and rematerialisation of the guest's flags.
     Flags,
     /// Translation block prologues: budget, counters, instruction lines.
@@ -39,7 +39,7 @@ impl Part {
             Part::Operation => "translated::operations",
             Part::LookUp => "translated::look_ups",
             Part::SlowPath => "translated::slow_paths",
-            Part::Model => "translated::model",
+            Part::Miss => "translated::misses",
             Part::Flags => "translated::flags",
             Part::Prologue => "translated::prologues",
             Part::Branch => "translated::branches",

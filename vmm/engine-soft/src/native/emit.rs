@@ -12,6 +12,7 @@ use super::plan::{Memory, Passthrough};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
 use crate::cpu::Cpu;
+use crate::site::RunningSite;
 use crate::softmmu::TlbLayout;
 
 use Register::{EAX, ECX, RAX, RCX};
@@ -38,8 +39,8 @@ pub struct Emitter {
     pub translation: u64,
     /// Number of operations in the block.
     pub count: u32,
-    /// Offset of the block's record, if costs are attributed to blocks ([`crate::profile`]).
-    pub record_offset: Option<i32>,
+    /// Site of the block; None for code without a model.
+    pub site: Option<RunningSite>,
     /// Interpreter calls that are still to be emitted out of line.
     pub interpreter_calls: Vec<InterpreterCall>,
     /// Index in `interpreter_calls` of the first call for the operations that are emitted now. Operations may be emitted more than once.
@@ -91,7 +92,7 @@ impl Emitter {
             attached,
             translation,
             count,
-            record_offset: None,
+            site: None,
             interpreter_calls: Vec::new(),
             first_interpreter_call: 0,
             slow_paths: Vec::new(),
@@ -259,6 +260,7 @@ impl Emitter {
                 interpret,
                 memory,
                 address,
+                operations: [operation; 2],
                 fallback: None,
             });
         }
@@ -336,6 +338,7 @@ impl Emitter {
                 conditional: self.attached,
                 size: 8,
                 aligned: false,
+                non_temporal: false,
             };
             self.operand(i, memory, operation);
             self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));

@@ -17,7 +17,7 @@ use super::plan::{Memory, Passthrough, Plan};
 use Register::AL;
 
 /// Largest number of instructions from a load to its store, both included.
-const MAX_DISTANCE: usize = 8;
+pub const MAX_DISTANCE: usize = 8;
 
 /// Slow path of a fused pair, to be emitted out of line. It repeats all instructions of the pair, with individual look-ups.
 pub struct FusedPair {
@@ -112,6 +112,7 @@ impl Emitter {
             .reduce(|load, store| Memory {
                 write: true,
                 aligned: load.aligned || store.aligned,
+                non_temporal: store.non_temporal,
                 ..load
             })
             .expect("load and store have an operand in memory");
@@ -131,15 +132,16 @@ impl Emitter {
             e.add_host_address();
         });
         self.a.bind(found);
+        let last = first + operations.len() - 1;
         self.slow_paths.push(SlowPath {
             entry: miss,
             resume: found,
             interpret: entry,
             memory: both,
             address,
+            operations: [first, last],
             fallback: Some(entry),
         });
-        let last = first + operations.len() - 1;
         for operation in [first, last] {
             self.operand_lookups[operation] = OperandLookup::AddressInRax;
         }

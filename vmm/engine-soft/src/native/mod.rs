@@ -66,6 +66,7 @@ use crate::op::{Done, Flow, RIP};
 use crate::ops::integer::host::{keeps_undefined_flags, scans_keep_flags};
 use crate::pool::Decoded;
 use crate::profile::Record;
+use crate::site::RunningSite;
 use crate::vcpu::Translate;
 
 pub use arena::CodeAddress;
@@ -114,8 +115,8 @@ pub struct BlockExit {
     page: Option<SharedPage>,
 }
 
-/// A translation block: the host code of a basic block at one linear address. The fields that [`Cpu::fetch_translated`] reads share one line
-/// of the host's caches: in a window with several nodes, most fetches find this value in the host's memory.
+/// A translation block: the host code of a basic block at one linear address. The fields that [`Cpu::fetch_translated`] reads share one
+/// line of the host's caches: in a window with several nodes, most fetches find this value in the host's memory.
 #[repr(C, align(64))]
 pub struct TranslationBlock {
     ip: u64,
@@ -123,12 +124,14 @@ pub struct TranslationBlock {
     code: CodeSpan,
     /// Fetches, stores and loads of the whole block, [`PACKED_BITS`] each. 0 outside windows, and where the block has a record.
     packed: u64,
-    /// Offset of the block's record, where costs are attributed to blocks; else 0.
-    record_offset: u64,
     /// Index into [`Cpu::counters`].
     privilege: usize,
+    /// Site of the block's first operation, if the code is made for a window.
+    site: RunningSite,
     count: u32,
     mode: Mode,
+    /// True if the block has a record of its own, where costs are attributed to blocks.
+    recorded: bool,
     decoded: Arc<Decoded>,
     /// The basic block, if the code is made for a window; else null.
     block: *const Block,
@@ -156,8 +159,10 @@ pub struct Native {
     packed: u64,
     /// The records of the running context ([`crate::profile`]), where costs are attributed to blocks; else null.
     pub records: *mut Record,
-    /// Offset of the record of the block whose prologue ran last.
-    pub record_offset: u64,
+    /// The instruction that runs in a window: while translated code runs, the operation whose look-up missed last.
+    pub site: RunningSite,
+    /// Description of the access whose look-up missed last, see [`access::describe`].
+    described: u32,
     /// Number of the exit taken.
     exit: u32,
     default_mxcsr: u32,
@@ -184,11 +189,10 @@ pub struct Native {
     span_hosts: [u64; coalescing::SPAN_SLOTS],
     /// Miss routines ([`miss_routines`]), or zero.
     miss_routines: miss_routines::MissRoutines,
-    /// The model's exported cache state, which the miss routines use.
-    exported: miss_routines::ExportedPointer,
-    /// The guest's vector registers that a miss routine uses, while the routine runs.
-    spilled: [[u8; 32]; 8],
-    /// Host addresses of the two pieces of a split access ([`split`]) that are not neighbours in host memory, or zero.
+    /// State of the miss routines.
+    direct: miss_routines::DirectState,
+    /// Host addresses of the two pieces of a split access ([`split`]) that are not neighbours in host memory. The second is zero where only
+    /// the first piece was looked up, and both are zero where none was.
     split_hosts: [u64; 2],
     /// The bytes of a split load whose two pieces are not neighbours in host memory.
     bounce: [u8; 32],
@@ -209,7 +213,7 @@ pub struct Native {
     /// The value of [`Cpu::retired`] up to which instructions are in the counters.
     settled: u64,
     privilege: usize,
-    /// True if the exported cache state that [`Native::miss_routines`] need was requested from the model.
+    /// True if the model was asked for the function that [`Native::miss_routines`] need.
     miss_routines_requested: bool,
     /// The run loop's budget: see [`Native::left_after_stall`].
     budget: Budget,
@@ -274,7 +278,7 @@ impl Default for TranslationCache {
             full: false,
             window: None,
             room: arena::IN_LINE,
-            miss_routines: miss_routines::MissRoutineCache::new(),
+            miss_routines: miss_routines::MissRoutineCache::default(),
         }
     }
 }
@@ -332,7 +336,7 @@ pub struct Activity {
     pub entries: u64,
     /// Look-ups that missed and called a function.
     pub misses: u64,
-    /// Look-ups that missed and that a miss routine served, without the call of a function.
+    /// Look-ups that missed and that a miss routine served.
     pub served: u64,
     /// Operations that the interpreter carried out for translated code.
     pub interpreted: u64,
@@ -396,7 +400,8 @@ impl Native {
             left: 0,
             packed: 0,
             records: std::ptr::null_mut(),
-            record_offset: 0,
+            site: RunningSite::NONE,
+            described: 0,
             records_of: None,
             exit: 0,
             default_mxcsr: 0x1f80,
@@ -411,8 +416,7 @@ impl Native {
             page: 0,
             span_hosts: [0; coalescing::SPAN_SLOTS],
             miss_routines: miss_routines::MissRoutines::default(),
-            exported: None,
-            spilled: [[0; 32]; 8],
+            direct: miss_routines::DirectState::default(),
             split_hosts: [0; 2],
             bounce: [0; 32],
             next: 0,
@@ -653,7 +657,7 @@ impl Cpu {
         };
         if self.attached {
             self.settle_packed(0);
-            self.leave_profiled();
+            self.leave_numbered();
         }
         match done {
             Ok(Flow::Next | Flow::Branch) if self.native.must_attend => Ok(Flow::Attend),

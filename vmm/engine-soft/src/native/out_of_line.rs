@@ -2,6 +2,7 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
+use super::access::describe;
 use super::assembler::{Label, cc, field_of_cpu, indexed_field};
 use super::code_map::Part;
 use super::emit::{Emitter, READ, WRITE};
@@ -38,6 +39,8 @@ pub struct SlowPath {
     pub memory: Memory,
     /// The operand's linear address, if host registers hold all its parts.
     pub address: Option<MemoryOperand>,
+    /// Numbers of the operations that read and that write the operand. They differ only in a fused pair.
+    pub operations: [usize; 2],
     /// The point where the code continues if the way look-up cannot serve the access: no way of the set permits the access, the access lies
     /// in two lines, or the L0 filter cache does not keep whole sets. None: a function is called for the access.
     pub fallback: Option<Label>,
@@ -143,13 +146,16 @@ impl Emitter {
         for slow_path in std::mem::take(&mut self.slow_paths) {
             let memory = slow_path.memory;
             self.a.bind(slow_path.entry);
-            if let Some(offset) = self.record_offset {
+            let described = describe(&slow_path, self.count);
+            if let Some(site) = self.site {
                 // RAX and RCX are in use.
-                self.a.mi(
-                    Code::Mov_rm64_imm32,
-                    field_of_cpu(field!(record_offset)),
-                    offset,
-                );
+                let [first, _] = slow_path.operations;
+                for (field, value) in [
+                    (field!(site), site.constant(first)),
+                    (field!(described), described as i32),
+                ] {
+                    self.a.mi(Code::Mov_rm32_imm32, field_of_cpu(field), value);
+                }
             }
             if self.layout.way_shift == 0
                 && let Some(fallback) = slow_path.fallback
@@ -196,8 +202,7 @@ impl Emitter {
                 self.a.jmp(fallback);
                 continue;
             }
-            self.a
-                .constant(RCX, super::access::describe(memory, self.count).into());
+            self.a.constant(RCX, described.into());
             self.a.call_to(self.routines.access);
             self.a.rr(Code::Test_rm64_r64, RAX, RAX);
             self.a.jcc(cc::E, slow_path.interpret);
@@ -217,7 +222,7 @@ impl Emitter {
                 }
                 None => self.a.load(RAX, field!(linear)),
             }
-            self.split(&slow_path);
+            self.split(&slow_path, described);
         }
         self.a.part(Part::Call);
         for call in std::mem::take(&mut self.interpreter_calls) {
@@ -254,12 +259,11 @@ impl Emitter {
     }
 
     /// Emits a call of the routine that looks up both lines of a split access, whose address is in RAX.
-    fn split(&mut self, slow_path: &SlowPath) {
+    fn split(&mut self, slow_path: &SlowPath, described: u32) {
         let SlowPath { memory, resume, .. } = *slow_path;
         let routines = &self.routines.split;
         let routine = routines.routine(self.layout.way_shift, self.kernel, memory.write);
-        self.a
-            .constant(RCX, super::access::describe(memory, self.count).into());
+        self.a.constant(RCX, described.into());
         self.a.call_to(routine);
         self.a.rr(Code::Test_rm64_r64, RAX, RAX);
         self.a.jcc(cc::NE, resume);

@@ -12,6 +12,7 @@ use iced_x86::{
 use super::Host;
 use super::registers::is_high_byte;
 use super::string::StringOperation;
+use crate::lower::is_non_temporal_store;
 
 /// The status flags as iced-x86 numbers them.
 const STATUS: u32 = RflagsBits::CF
@@ -117,6 +118,8 @@ pub struct Memory {
     pub size: u32,
     /// True if the operand must be aligned to its size.
     pub aligned: bool,
+    /// True for a store with a non-temporal hint.
+    pub non_temporal: bool,
 }
 
 /// An instruction that the host runs as it is, with moved operands at most.
@@ -631,6 +634,7 @@ fn passthrough(
                 conditional: m.access() == ReadCondWrite,
                 size,
                 aligned: must_be_aligned(i, size),
+                non_temporal: is_non_temporal_store(i.mnemonic()),
             })
         }
         _ => return None,

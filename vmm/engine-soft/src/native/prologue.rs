@@ -79,8 +79,8 @@ impl Cpu {
             prologue.lines_missed.push((*line, other, next));
         }
         e.a.bind(prologue.fetched);
-        if translation.record_offset != 0 {
-            let executions = translation.record_offset + Record::EXECUTIONS as u64;
+        if translation.recorded {
+            let executions = translation.site.record_offset() + Record::EXECUTIONS;
             e.a.load(RAX, field!(records));
             e.a.m(Code::Inc_rm64, at_offset(RAX, executions as i64));
             return prologue;

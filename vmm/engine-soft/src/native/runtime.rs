@@ -9,13 +9,15 @@ use nodescope_x86::state::InterruptShadow;
 
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::code_map::{self, Part};
-use super::registers::HOST;
+use super::registers::{HOST, sized};
 use super::split::SplitRoutines;
 use super::string::StringRoutines;
 use super::way_lookup::WayLookupRoutines;
 use super::{Budget, Exit, Native, TranslationBlock, jump_cache};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
+use crate::profile::Record;
+use crate::site::RunningSite;
 
 /// Returns the offset of a field of [`Native`] within the vCPU.
 macro_rules! field {
@@ -91,6 +93,24 @@ pub fn save_mxcsr(a: &mut Assembler) {
     a.jcc(cc::E, default_control);
     a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
     a.bind(default_control);
+}
+
+/// Assembles the addition of the offset of the running block's record to `record`, the address of the first record. Uses `scratch`.
+pub fn add_record_offset(a: &mut Assembler, record: Register, scratch: Register) {
+    const _: () = assert!(size_of::<Record>().is_power_of_two());
+    let low = sized(scratch, 4);
+    a.rm(Code::Mov_r32_rm32, low, field_of_cpu(field!(site)));
+    a.ri(
+        Code::And_rm32_imm32,
+        low,
+        (1 << RunningSite::BLOCK_BITS) - 1,
+    );
+    a.ri(
+        Code::Shl_rm32_imm8,
+        low,
+        size_of::<Record>().trailing_zeros() as i32,
+    );
+    a.rr(Code::Add_r64_rm64, record, scratch);
 }
 
 /// Assembles the routines for an address; returns their code and the address of each.
@@ -372,7 +392,7 @@ impl Cpu {
         let start = self.native.left + i64::from(translation.count);
         self.retired = self.native.retired_at(start);
         if self.attached {
-            self.native.record_offset = translation.record_offset;
+            self.native.site = translation.site;
             self.settle_counters(translation, counted);
         }
     }

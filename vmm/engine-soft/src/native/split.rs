@@ -12,8 +12,8 @@
 use iced_x86::{Code, Register};
 
 use super::access::{Function, call_out};
-use super::assembler::{Assembler, at_offset, cc, field_of_cpu, indexed_field};
-use super::runtime::field;
+use super::assembler::{Assembler, at, at_offset, cc, field_of_cpu, indexed_field};
+use super::runtime::{add_record_offset, field};
 use super::way_lookup::{DATA_TLB, DataAccess, WAY_SHIFTS, WayLookupRoutines, ways_index};
 use super::{Host, Native, PACKED_BITS};
 use crate::cpu::Cpu;
@@ -23,7 +23,7 @@ use crate::split::Split;
 
 use std::mem::offset_of;
 
-use Register::{EDX, RAX, RCX, RDX, RSI};
+use Register::{EAX, EDX, ESI, RAX, RCX, RDX, RSI, RSP};
 
 /// Addresses of the routines, by ways of a set (8, 16), privilege (user, kernel) and access (read, write).
 #[derive(Clone, Copy, Debug, Default)]
@@ -128,7 +128,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.load(RSI, field!(records));
     a.rr(Code::Test_rm64_r64, RSI, RSI);
     a.jcc(cc::E, unprofiled);
-    a.rm(Code::Add_r64_rm64, RSI, field_of_cpu(field!(record_offset)));
+    add_record_offset(a, RSI, RCX);
     let more = if write {
         Record::MORE_STORES
     } else {
@@ -153,16 +153,24 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.plain(Code::Retnq);
 
     a.bind(second_other);
+    // The piece has the operand's size, less the bytes from the operand's address to the end of the line.
+    a.load(RSI, field!(linear));
+    a.ri(Code::And_rm32_imm8, ESI, LINE - 1);
+    a.ri(Code::Sub_rm32_imm8, ESI, LINE);
+    a.rm(Code::Add_r32_rm32, ESI, at(RSP));
+    a.mr(Code::Mov_rm32_r32, field_of_cpu(field!(described)), ESI);
     a.load(RSI, field!(linear));
     a.store(field!(linear), RAX);
     a.call_to(line);
     a.store(field!(linear), RSI);
     a.rr(Code::Test_rm64_r64, RAX, RAX);
     a.jcc(cc::NE, both);
+    // The first line was looked up already.
+    a.store(field!(split_hosts), RDX);
     a.jmp(slow);
 
     a.bind(first_other);
-    a.rr(Code::Mov_r32_rm32, EDX, Register::EAX);
+    a.rr(Code::Mov_r32_rm32, EDX, EAX);
     a.ri(Code::And_rm32_imm32, EDX, 0xfff);
     a.ri(Code::Cmp_rm32_imm32, EDX, 0x1000 - LINE);
     a.jcc(cc::AE, slow);
@@ -187,6 +195,14 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     page_tag(a, of_large, DataTlb::LARGE_INDEX, large);
     a.jcc(cc::NE, slow);
     a.bind(page_known);
+    // The piece has the bytes from the operand's address to the end of the line.
+    a.rm(Code::Mov_r32_rm32, ESI, at(RSP));
+    a.ri(Code::And_rm32_imm32, ESI, !0xff);
+    a.ri(Code::Add_rm32_imm8, ESI, LINE);
+    a.rr(Code::Mov_r32_rm32, EDX, EAX);
+    a.ri(Code::And_rm32_imm8, EDX, LINE - 1);
+    a.rr(Code::Sub_r32_rm32, ESI, EDX);
+    a.mr(Code::Mov_rm32_r32, field_of_cpu(field!(described)), ESI);
     a.copy(RCX, RAX);
     a.rm(Code::And_r64_rm64, RCX, mask);
     a.call_to(line);
@@ -235,14 +251,18 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     let (linear, len) = (cpu.native.linear, (what & 0xff) as usize);
     let write = what & 1 << 9 != 0;
     let split = match std::mem::take(&mut cpu.native.split_hosts) {
-        [0, 0] => {
+        [first, 0] => {
             cpu.native.activity.misses += 1;
             if !cpu.native.miss_routines_requested {
                 cpu.prepare_miss_routines();
             }
             let count = cpu.arrive_at_block_start(what);
             let stall = cpu.stall;
-            let split = cpu.split_on(isa, linear, len, write);
+            let origin = cpu.origins(what)[usize::from(write)];
+            let split = match first {
+                0 => cpu.split_on(isa, linear, len, write, origin),
+                _ => cpu.second_piece(isa, first as *mut u8, linear, len, write, origin),
+            };
             if cpu.stall != stall {
                 cpu.shorten_budget(count);
             }

@@ -73,6 +73,7 @@ impl Emitter {
             conditional: false,
             size: 8,
             aligned: false,
+            non_temporal: false,
         };
         self.look_up(memory, operation, None);
     }
@@ -100,6 +101,7 @@ impl Emitter {
             conditional: false,
             size: (bytes + target) as u32,
             aligned: false,
+            non_temporal: false,
         };
         if push {
             self.a.rm(Code::Lea_r64_m, RAX, at_offset(STACK, -bytes));

@@ -184,6 +184,7 @@ impl Emitter {
                 conditional: self.attached,
                 size: size as u32,
                 aligned: false,
+                non_temporal: false,
             };
             self.operand(i, memory, operation);
             self.a.rm(copy, rcx, at(RAX));

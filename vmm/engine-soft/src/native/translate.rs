@@ -18,6 +18,7 @@ use crate::cpu::{Cpu, Mode};
 use crate::features::GuestDecoder;
 use crate::fetch::MAX_INSTRUCTION;
 use crate::memory::is_canonical;
+use crate::site::RunningSite;
 
 use Register::{RAX, RCX};
 
@@ -149,13 +150,14 @@ impl Cpu {
             Vec::new()
         };
         let fetches = lines.len() as u64;
-        let record_offset = if self.attached && self.profiling() {
-            crate::profile::record_offset(self.number_of(block, ip))
+        let site = if self.attached {
+            RunningSite::of_block(self.number_of(block, ip))
         } else {
-            0
+            RunningSite::NONE
         };
         // All counts of a block with a record follow from the record's executions.
-        let counts = self.attached && record_offset == 0;
+        let recorded = self.profiling() && site.block() != 0;
+        let counts = self.attached && !recorded;
         let packed = if counts {
             fetches
                 | u64::from(block.decoded.stores) << PACKED_BITS
@@ -164,7 +166,8 @@ impl Cpu {
             0
         };
         let translation = Box::new(TranslationBlock {
-            record_offset,
+            site,
+            recorded,
             decoded: block.decoded.clone(),
             block: if self.attached {
                 block
@@ -218,8 +221,7 @@ impl Cpu {
             super::flags::flags_needed_after(&plans),
             operand_lookups,
         );
-        e.record_offset =
-            (self.attached && self.profiling()).then_some(translation.record_offset as i32);
+        e.site = self.attached.then_some(site);
         let start = e.a.label();
         let mut exits = Exits {
             pending: Vec::new(),

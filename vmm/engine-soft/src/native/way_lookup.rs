@@ -29,7 +29,8 @@ pub struct WayLookupRoutines {
 
 impl WayLookupRoutines {
     /// Returns the routine for data. On entry, RAX and [`super::Native::linear`] are the address of an access, and RCX is the offset of the
-    /// address's TLB entry. On return, RAX is the host address, or zero. The routine keeps all other registers, but not the flags.
+    /// address's TLB entry. On return, RAX is the host address, or zero. The routine keeps all other registers except RCX, but not the
+    /// flags.
     pub fn data(&self, way_shift: u32, kernel: bool, access: DataAccess) -> u64 {
         self.data[ways_index(way_shift)][usize::from(kernel)][access as usize]
     }

@@ -2,8 +2,7 @@
 
 use nodescope_plugin_api::{L0Geometry, L0Update, Outcome, Permission, Privilege};
 
-use super::isa::Isa;
-use super::lru_sets::{DIRECTORY_WAYS, LruVictim, Placement};
+use super::lru_sets::{DIRECTORY_WAYS, Placement};
 use super::way_directory::{WayDirectory, WayEntry, WritePermission};
 
 /// Number of slots for pages, for each privilege.
@@ -548,23 +547,6 @@ impl DataTlb {
         } else {
             self.fill_any_line(linear, host, line, outcome, placement, writable);
         }
-    }
-
-    /// Replaces the oldest line of a set, as the model has done, with the permission `held` for the new line.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    pub fn replace_oldest_line(
-        &mut self,
-        isa: impl Isa,
-        linear: u64,
-        host: u64,
-        line: u64,
-        held: Permission,
-        oldest: &LruVictim,
-        writable: bool,
-    ) {
-        let way = self.directory.sets.replace_oldest(isa, oldest, line);
-        self.fill_new_line(linear, host, held, way, writable);
     }
 
     /// Enters a new line in a way, where no other line of the set has changed: the result of most misses.

@@ -19,8 +19,7 @@ const UNUSED_WAY: u64 = u64::MAX - 1;
 const UNUSED_STAMP: u64 = u64::MAX >> 1;
 /// Distance of consecutive time stamps. The lower bits of a stamp are the way's offset in [`LruSets::stamps`], in bytes.
 pub const TICK: u64 = 8 * DIRECTORY_WAYS as u64;
-/// Stamp that no way ever has. As exception in a search for the oldest stamp, `NO_STAMP` excepts no way. As oldest stamp, it means that the
-/// oldest stamp is unknown.
+/// Stamp that no way ever has: the oldest stamp is unknown.
 const NO_STAMP: u64 = 1;
 
 /// Returns the stamp that a way gets at `time`, which is a multiple of [`TICK`]. Time 0 stands for a way without a line.
@@ -46,8 +45,8 @@ pub struct LruSets {
     pub stamps: [u64; DIRECTORY_WAYS],
     /// Physical lines, or [`NO_LINE`], or [`UNUSED_WAY`].
     pub lines: [u64; DIRECTORY_WAYS],
-    /// Oldest stamp of each set when it was last computed. It still is the oldest if its way has this stamp: stamps only grow, except where
-    /// a line leaves. Then this becomes [`NO_STAMP`].
+    /// Oldest stamp of each set when the miss routines of translated code last computed it. It still is the oldest if its way has this
+    /// stamp: stamps only grow, except where a line leaves. Then this becomes [`NO_STAMP`].
     pub oldest_stamps: [u64; SETS],
     /// Time of the last stamp: advances by [`TICK`] with every stamp.
     pub clock: u64,
@@ -63,15 +62,6 @@ pub struct Placement {
     way: usize,
     /// The line that must leave first, because the set is full; None if the set has an empty way or already has the wanted line.
     pub oldest: Option<u64>,
-}
-
-/// Least recently used line of a full set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LruVictim {
-    way: usize,
-    stamp: u64,
-    /// Physical address of the least recently used line.
-    pub line: u64,
 }
 
 impl Default for LruSets {
@@ -154,13 +144,13 @@ impl LruSets {
         }
     }
 
-    /// Returns the oldest stamp of a set except this one. An empty way's stamp is older than all others.
+    /// Returns the oldest stamp of a set. An empty way's stamp is older than all others.
     #[inline(always)]
-    fn oldest_stamp_except(&self, isa: impl Isa, set: usize, stamp: u64) -> u64 {
+    fn oldest_stamp(&self, isa: impl Isa, set: usize) -> u64 {
         if self.way_shift == 3 {
-            isa.least_except(&self.stamps.as_chunks::<8>().0[set % SETS], stamp)
+            isa.least(&self.stamps.as_chunks::<8>().0[set % SETS])
         } else {
-            isa.least_except(&self.stamps.as_chunks::<16>().0[set % SETS], stamp)
+            isa.least(&self.stamps.as_chunks::<16>().0[set % SETS])
         }
     }
 
@@ -192,42 +182,11 @@ impl LruSets {
                 oldest: None,
             };
         }
-        let way = stamped(self.oldest_stamp_except(isa, set, NO_STAMP));
+        let way = stamped(self.oldest_stamp(isa, set));
         Placement {
             way,
             oldest: Some(self.lines[way]).filter(|&oldest| oldest != NO_LINE),
         }
-    }
-
-    /// Returns the line that a new line replaces in the set of an address; None where the set is not full.
-    #[inline(always)]
-    pub fn oldest(&self, isa: impl Isa, address: u64) -> Option<LruVictim> {
-        let set = self.set(address) % SETS;
-        let mut stamp = self.oldest_stamps[set];
-        if self.stamps[stamped(stamp)] != stamp {
-            stamp = self.oldest_stamp_except(isa, set, NO_STAMP);
-        }
-        let way = stamped(stamp);
-        let line = self.lines[way];
-        (line != NO_LINE).then_some(LruVictim { way, line, stamp })
-    }
-
-    /// Returns whether the cache holds a line.
-    #[inline(always)]
-    pub fn holds(&self, isa: impl Isa, line: u64) -> bool {
-        self.holding(isa, self.set(line), line) != 0
-    }
-
-    /// Replaces the oldest line of a set by another line, which becomes the most recently used. Returns that line's way.
-    #[inline(always)]
-    pub fn replace_oldest(&mut self, isa: impl Isa, oldest: &LruVictim, line: u64) -> usize {
-        let way = oldest.way % DIRECTORY_WAYS;
-        let set = self.set(line) % SETS;
-        // The next miss reads the oldest stamp first. Compute this stamp now, so that the next miss need not wait for it.
-        self.oldest_stamps[set] = self.oldest_stamp_except(isa, set, oldest.stamp);
-        self.lines[way] = line;
-        self.promote(way);
-        way
     }
 
     /// Fills in a line at the result of [`LruSets::placement`], in place of `replaced` or in an empty way, and makes the line the most

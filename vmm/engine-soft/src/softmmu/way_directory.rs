@@ -88,7 +88,7 @@ pub enum WritePermission {
 impl WritePermission {
     /// Returns the permission for a line, from the model's permission and from whether the page is writable.
     #[inline(always)]
-    pub fn of(held: Permission, writable: bool) -> Self {
+    pub const fn of(held: Permission, writable: bool) -> Self {
         match held {
             Permission::ReadWrite if writable => WritePermission::Allowed,
             Permission::Exclusive if writable => WritePermission::Exclusive,

@@ -1,17 +1,20 @@
 //! A minimal engine for tests of the cache model: it counts references, and answers hits from an L0 filter cache.
 #![allow(dead_code)]
 
+pub mod agreement;
+pub mod invariants;
 pub mod machines;
 pub mod plain;
+pub mod program;
 
 use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
-    Access, Context, Counters, Hits, Key, MemRef, MemoryModel, MemoryTimingModel, Outcome,
-    Permission, Privilege, Side, Statistic, Term, VcpuPlace,
+    Access, Context, Counters, DirectMiss, DirectMisses, Hits, Key, MemRef, MemoryModel,
+    MemoryTimingModel, Outcome, Permission, Privilege, Side, Site, Statistic, Term, VcpuPlace,
 };
 use nodescope_plugin_cache::{
-    CacheConfig, CacheContents, CacheKind, CacheModel, FlatMemory, LevelConfig,
+    CacheConfig, CacheContents, CacheKind, CacheModel, FlatMemory, LevelConfig, NonTemporalStores,
 };
 
 /// Memory reference of a trace, at a physical byte address.
@@ -22,6 +25,9 @@ pub struct Step {
     pub address: u64,
     pub context: u32,
     pub kernel: bool,
+    /// True for a write with a non-temporal hint.
+    pub non_temporal: bool,
+    pub site: Site,
 }
 
 /// Slot of the L0 filter cache.
@@ -84,9 +90,13 @@ impl Slot {
 }
 
 pub struct Engine {
-    pub model: CacheModel,
+    pub model: Box<CacheModel>,
     l0_filter: bool,
     fetches_cached: bool,
+    /// True if non-temporal stores go past the caches.
+    bypasses: bool,
+    /// Number of stores that went past the caches.
+    bypassed: u64,
     places: Vec<VcpuPlace>,
     /// `[vcpu][side][slot]`: line addresses and permissions.
     slots: Vec<[Vec<Slot>; 2]>,
@@ -94,10 +104,8 @@ pub struct Engine {
     modified: Vec<(u16, u64)>,
     counters: BTreeMap<Key, Counters>,
     pub calls: u64,
-    /// True if misses try [`MemoryModel::miss`] first.
-    fast_miss_path: bool,
-    /// Number of misses that [`MemoryModel::miss`] served.
-    pub fast_calls: u64,
+    /// Function for misses of full sets, as generated code calls it; `None` where all references go to [`MemoryModel::reference`].
+    direct: Option<DirectMisses>,
     pub stall: u64,
 }
 
@@ -112,6 +120,7 @@ impl Engine {
         memory: Box<dyn MemoryTimingModel>,
     ) -> Engine {
         let model = CacheModel::new(config, places, memory).expect("a valid description");
+        let model = Box::new(model);
         let geometry = model.l0_geometry();
         assert!(geometry.line_shift + geometry.data_slots <= 12);
         assert!(geometry.line_shift + geometry.instruction_slots <= 12);
@@ -128,25 +137,30 @@ impl Engine {
             model,
             l0_filter: true,
             fetches_cached: config.instruction.is_some(),
+            bypasses: config.non_temporal_stores == NonTemporalStores::Bypass,
+            bypassed: 0,
             places: places.to_vec(),
             slots,
             modified: Vec::new(),
             counters: BTreeMap::new(),
             calls: 0,
-            fast_miss_path: false,
-            fast_calls: 0,
+            direct: None,
             stall: 0,
         }
     }
 
-    /// Returns this engine, which from now on tries the model's fast miss path ([`MemoryModel::miss`]) first.
-    pub fn with_fast_miss_path(mut self) -> Engine {
-        self.fast_miss_path = true;
+    pub fn without_l0_filter(mut self) -> Engine {
+        self.l0_filter = false;
         self
     }
 
-    pub fn without_l0_filter(mut self) -> Engine {
-        self.l0_filter = false;
+    /// Returns this engine, which from now on reports misses of full sets as generated code does.
+    pub fn with_direct_misses(mut self) -> Engine {
+        self.direct = Some(
+            self.model
+                .direct_misses()
+                .expect("the model has the function"),
+        );
         self
     }
 
@@ -178,6 +192,8 @@ impl Engine {
         let side = step.access.side();
         let slots = &mut self.slots[usize::from(step.vcpu)][side as usize];
         let slot = (step.address >> geometry.line_shift) as usize % slots.len();
+        let bypass = self.bypasses && step.non_temporal && step.access == Access::Write;
+        self.bypassed += u64::from(bypass);
         if self.l0_filter {
             let (hit, becomes_modified) = slots[slot].hit(line, needed);
             if becomes_modified {
@@ -205,18 +221,31 @@ impl Engine {
             linear: step.address,
             size: 1,
             now: self.stall,
+            site: step.site,
+            non_temporal: step.non_temporal,
         };
         let mut updates = Vec::new();
-        let fast = match hits.oldest {
-            Some(oldest) if self.fast_miss_path => self.model.miss(&[], oldest, &reference),
-            _ => None,
+        let outcome = match (hits.oldest, self.direct) {
+            (Some(oldest), Some(direct)) => {
+                let miss = DirectMiss {
+                    reference,
+                    oldest,
+                    modified: hits.modified.as_ptr(),
+                    modified_count: hits.modified.len() as u64,
+                    charges: std::ptr::null_mut(),
+                };
+                // SAFETY: the model is boxed, and none of its functions runs.
+                let direct = unsafe { direct.accept() };
+                // SAFETY: as above, and the pointers of the miss are valid.
+                let outcome = unsafe { direct.function()(direct.model(), &miss) };
+                let refused = outcome.permission() == Permission::None;
+                let replaced = outcome.replaced() == Some(oldest);
+                assert!(outcome.has_updates() || refused || replaced);
+                self.model.take_updates(&mut updates);
+                outcome
+            }
+            _ => self.model.reference(hits, &reference, &mut updates),
         };
-        if let Some(outcome) = fast {
-            assert!(outcome.permission() >= Permission::Read);
-            assert_eq!(outcome.replaced(), hits.oldest);
-            self.fast_calls += 1;
-        }
-        let outcome = fast.unwrap_or_else(|| self.model.reference(hits, &reference, &mut updates));
         for update in updates {
             let slots = &mut self.slots[usize::from(update.vcpu)][update.side as usize];
             let slot = (update.line >> geometry.line_shift) as usize % slots.len();
@@ -280,6 +309,8 @@ impl Engine {
             address,
             context: 1,
             kernel: false,
+            non_temporal: false,
+            site: Site::default(),
         })
     }
 
@@ -308,6 +339,7 @@ impl Engine {
 
     pub fn reset(&mut self) {
         self.counters.clear();
+        self.bypassed = 0;
         self.stall = 0;
         self.model.reset_statistics();
     }
@@ -353,6 +385,9 @@ impl Engine {
             "L1D.read_hit",
             "L1D.write_hit",
             "L1I.hit",
+            "L1D.read_prefetch_hit",
+            "L1D.write_prefetch_hit",
+            "L1I.prefetch_hit",
             "L1D.read_miss",
             "L1D.write_miss",
             "L1I.miss",
@@ -365,7 +400,11 @@ impl Engine {
             .values()
             .map(|c| c.loads + c.stores + if self.fetches_cached { c.fetches } else { 0 })
             .sum();
-        assert_eq!(sums, references, "hits and misses against references");
+        assert_eq!(
+            sums + self.bypassed,
+            references,
+            "hits, misses and stores past the caches against references"
+        );
     }
 }
 
@@ -388,6 +427,7 @@ pub fn small() -> CacheConfig {
             LevelConfig::new(3072, 4).shared(),
         ],
         coherence: Default::default(),
+        non_temporal_stores: Default::default(),
     };
     price(&mut config);
     config

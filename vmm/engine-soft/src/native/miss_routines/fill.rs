@@ -5,33 +5,36 @@ use std::mem::offset_of;
 use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Counters;
 
+use super::describe::ONE;
 use super::{
-    DIRECTORY, ENTRIES, ENTRY, LINE, LINE_SHIFT, LINES, MissRoutine, OLDEST_STAMPS, SETS, STALL,
-    STAMPS, STATE, WAY,
+    DIRECTORY, ENTRIES, ENTRY, LINE_SHIFT, LINES, MODIFIED_COUNT, MODIFIED_LINES, MissRoutine,
+    OLDEST_STAMPS, SETS, STALL, STAMPS, WAY, WRITES,
 };
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
 use crate::native::assembler::{Assembler, CPU, LEFT, at_offset, cc, field_of_cpu, indexed_field};
 use crate::native::registers::sized;
 use crate::native::runtime::field;
+use crate::native::way_lookup::DataAccess;
 use crate::native::{Activity, Budget};
-use crate::softmmu::{DataTlb, LruSets, TICK, TlbEntry, WayDirectory, WayEntry, WritePermission};
+use crate::softmmu::{
+    DataTlb, LruSets, ModifiedLines, TICK, TlbEntry, WayDirectory, WayEntry, WritePermission,
+};
 
-use Register::{EAX, ECX, R10, R11, R11D, RAX, RBX, RDX};
-
-/// Value of [`Cpi::value`] at which an instruction takes one cycle.
-const ONE: u32 = 1 << 16;
+use Register::{EAX, ECX, R10, R10D, R11, R11D, RAX, RDX};
 
 const CLOCK: usize = SETS + offset_of!(LruSets, clock);
 const KEYS: usize = DIRECTORY + offset_of!(WayDirectory, keys);
 const WAY_ENTRIES: usize = DIRECTORY + offset_of!(WayDirectory, entries);
 const NO_TAGS: usize = DIRECTORY + offset_of!(WayDirectory, no_tags);
 
-impl MissRoutine<'_> {
-    /// Assembles the end of a miss routine. RAX becomes the host address of the operand.
+impl MissRoutine {
+    /// Assembles the end of a miss routine. RAX becomes the host address of the operand. RAX becomes zero if the operand is read and then
+    /// written, and the answer does not permit the write: then the write is still to be reported, and the read finds the line.
     pub fn fill(&self, a: &mut Assembler) {
+        self.permit_writes(a);
         self.new_line(a);
-        if self.cpi == ONE {
+        if self.parameters.cpi == ONE {
             self.shorten_budget_by_stall(a);
             self.add_stall(a);
         } else {
@@ -39,6 +42,7 @@ impl MissRoutine<'_> {
             self.shorten_budget(a);
         }
         self.new_tlb_entry(a);
+        self.first_way(a);
         // Compute the set's oldest stamp now: the next miss reads this stamp first and need not wait for it. The new line's stamp is the
         // youngest.
         self.oldest_stamp(a);
@@ -51,13 +55,54 @@ impl MissRoutine<'_> {
         );
         a.load(RAX, field!(linear));
         a.ri(Code::And_rm32_imm8, EAX, WayDirectory::LINE as i32 - 1);
-        a.rr(Code::Add_r64_rm64, RAX, RBX);
+        a.rr(Code::Add_r64_rm64, RAX, RDX);
+        if self.access == DataAccess::ReadWrite {
+            a.rr(Code::Xor_r32_rm32, R10D, R10D);
+            let denied = WritePermission::Denied as i32;
+            a.ri(Code::Cmp_rm32_imm8, sized(WRITES, 4), denied);
+            a.rr(Code::Cmove_r64_rm64, RAX, R10);
+        }
     }
 
-    /// Does the work of [`LruSets::replace_oldest`], except the set's oldest stamp.
+    /// Computes [`WRITES`], whose value is for a page that may be written. The page of an access that writes is known to be writable. A
+    /// line that is written next becomes modified as [`DataTlb::promote`] does it; the list of these lines is empty. Uses RAX and R11.
+    fn permit_writes(&self, a: &mut Assembler) {
+        let writes = sized(WRITES, 4);
+        match self.access {
+            DataAccess::Read => {
+                let page = R11;
+                a.load(page, field!(page));
+                let write = self.of_page(page, offset_of!(TlbEntry, write));
+                a.rm(Code::Mov_r64_rm64, RAX, write);
+                let read = self.of_page(page, offset_of!(TlbEntry, read));
+                a.rm(Code::Cmp_r64_rm64, RAX, read);
+                a.constant(RAX, WritePermission::Denied as u64);
+                a.rr(Code::Cmovne_r32_rm32, writes, EAX);
+            }
+            DataAccess::Write => {}
+            DataAccess::ReadWrite => {
+                let known = a.label();
+                let exclusive = WritePermission::Exclusive as i32;
+                a.ri(Code::Cmp_rm32_imm8, writes, exclusive);
+                a.jcc(cc::NE, known);
+                self.line(a);
+                a.store(MODIFIED_LINES + offset_of!(ModifiedLines, lines), RAX);
+                a.mi(Code::Mov_rm64_imm32, field_of_cpu(MODIFIED_COUNT), 1);
+                a.constant(WRITES, WritePermission::Allowed as u64);
+                a.bind(known);
+            }
+        }
+    }
+
+    /// Loads the physical address of the wanted line into RAX.
+    fn line(&self, a: &mut Assembler) {
+        a.load(RAX, field!(direct.miss.reference.physical));
+        a.ri(Code::And_rm64_imm8, RAX, -(1 << LINE_SHIFT));
+    }
+
+    /// Does the work of [`LruSets::fill_at`]. Uses RAX.
     fn new_line(&self, a: &mut Assembler) {
-        a.copy(RAX, LINE);
-        a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
+        self.line(a);
         a.mr(Code::Mov_rm64_r64, indexed_field(LINES, WAY), RAX);
         a.load(RAX, CLOCK);
         a.ri(Code::Add_rm64_imm32, RAX, TICK as i32);
@@ -102,7 +147,7 @@ impl MissRoutine<'_> {
         a.rr(Code::Sub_r64_rm64, cycles, spent);
         a.jcc(cc::LE, over);
         // As `Cpi::instructions`.
-        let divisor = self.cpi.max(1);
+        let divisor = self.parameters.cpi.max(1);
         if divisor.is_power_of_two() {
             let shift = divisor.trailing_zeros() as i32;
             let rounded = at_offset(cycles, i64::from(divisor) - 1);
@@ -145,41 +190,21 @@ impl MissRoutine<'_> {
         a.bind(kept);
     }
 
-    /// Enters the line into [`DataTlb`] as a new line of its set. RBX becomes the host address of the line. Uses RAX, RDX, R10 and R11.
+    /// Enters the line into [`DataTlb`] as a new line of its set. RDX becomes the host address of the line. Uses RAX, R10 and R11.
     fn new_tlb_entry(&self, a: &mut Assembler) {
         let half = |kernel: bool| ENTRIES + DataTlb::LINES[usize::from(kernel)];
         let (own, other) = (half(self.kernel), half(!self.kernel));
-        let (host, page, tag, writes) = (RBX, R11, R10, RDX);
-        a.load(page, field!(page));
+        let (host, tag) = (RDX, R10);
         a.load(tag, field!(linear));
         a.ri(Code::And_rm64_imm8, tag, -(WayDirectory::LINE as i32));
         a.load(host, field!(line_host));
-        // As `WritePermission::of`.
-        if self.writes() {
-            a.rr(Code::Xor_r32_rm32, sized(writes, 4), sized(writes, 4));
-        } else {
-            const _: () = assert!(WritePermission::Exclusive as i32 == super::EXCLUSIVE_STATE);
-            const _: () = assert!(WritePermission::Denied as i32 == super::SHARED_STATE);
-            a.rm(
-                Code::Mov_r64_rm64,
-                RAX,
-                self.of_page(page, offset_of!(TlbEntry, write)),
-            );
-            a.rm(
-                Code::Cmp_r64_rm64,
-                RAX,
-                self.of_page(page, offset_of!(TlbEntry, read)),
-            );
-            a.constant(writes, WritePermission::Denied as u64);
-            a.rr(Code::Cmove_r64_rm64, writes, STATE);
-        }
         let entry = |half: usize, field: usize| indexed_field(half + field, ENTRY);
         a.mr(
             Code::Mov_rm64_r64,
             entry(own, offset_of!(TlbEntry, read)),
             tag,
         );
-        a.copy(RAX, writes);
+        a.copy(RAX, WRITES);
         a.ri(Code::Shl_rm32_imm8, EAX, LINE_SHIFT);
         a.rr(Code::Xor_r64_rm64, RAX, tag);
         a.mr(
