@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use nodescope_machine::cpuid::FEATURES;
+use nodescope_machine::topology::NodeTopology;
 use nodescope_x86::CpuidTable;
 use serde::{Deserialize, Serialize};
 
@@ -65,22 +66,6 @@ impl Agreement {
     /// KVM that this host cannot use, or CPU features that the nodes must have and cannot.
     pub fn of(config: &ClusterConfig, image: &str) -> Result<Self, BuildError> {
         let node = &config.topology;
-        let mut caches = node.caches.clone();
-        caches.sort_by_key(|cache| (cache.level, cache.kind as u8));
-        let caches: Vec<_> = caches
-            .iter()
-            .map(|cache| {
-                format!(
-                    "L{} {}: {}, {} ways, lines of {}, of each {}",
-                    cache.level,
-                    format!("{:?}", cache.kind).to_lowercase(),
-                    Bytes(cache.size),
-                    cache.ways,
-                    Bytes(cache.line.into()),
-                    format!("{:?}", cache.shared_by).to_lowercase()
-                )
-            })
-            .collect();
         let performance = match &node.memory_performance {
             Some(performance) => format!(
                 "latencies {:?} ns, bandwidths {:?} MB/s",
@@ -127,7 +112,7 @@ impl Agreement {
             (CPU_FEATURES, features.join(" ")),
             ("node.hide", format!("{:?}", config.cpuid.hidden)),
             ("node.hypervisor", format!("{:?}", config.cpuid.hypervisor)),
-            ("caches", caches.join("; ")),
+            ("caches", caches(node)),
             ("memory", performance),
             (
                 "network.bandwidth",
@@ -194,7 +179,54 @@ impl Agreement {
     }
 }
 
+/// Returns what the guests are told of their caches.
+fn caches(node: &NodeTopology) -> String {
+    let caches = node.sorted_caches();
+    let caches: Vec<_> = (caches.iter())
+        .map(|cache| {
+            format!(
+                "L{} {}: {}, {} ways, lines of {}, of each {}{}{}",
+                cache.level,
+                format!("{:?}", cache.kind).to_lowercase(),
+                Bytes(cache.size),
+                cache.ways,
+                Bytes(cache.line.into()),
+                cache.shared_by,
+                if cache.inclusive { ", inclusive" } else { "" },
+                match cache.write_allocate {
+                    true => "",
+                    false => ", not filled by writes",
+                }
+            )
+        })
+        .collect();
+    caches.join("; ")
+}
+
 /// Returns the first 16 digits of a digest, which are enough to distinguish two digests.
 fn short(digest: &str) -> String {
     digest.chars().take(16).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodescope_machine::topology::SharedBy;
+
+    #[test]
+    fn all_that_guests_are_told_of_caches_counts() {
+        let plain = NodeTopology::default();
+        assert_eq!(
+            caches(&plain),
+            "L1 data: 32 KiB, 8 ways, lines of 64 B, of each core; L1 instruction: 32 KiB, 8 ways, lines of 64 B, of each core; \
+             L2 unified: 256 KiB, 8 ways, lines of 64 B, of each core; L3 unified: 20 MiB, 20 ways, lines of 64 B, of each socket"
+        );
+        let mut other = plain.clone();
+        other.caches[3].shared_by = SharedBy::Cores(4);
+        other.caches[3].inclusive = true;
+        other.caches[3].write_allocate = false;
+        let told = caches(&other);
+        let end = "lines of 64 B, of each 4 cores, inclusive, not filled by writes";
+        assert!(told.ends_with(end), "{told}");
+    }
 }

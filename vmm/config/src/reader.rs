@@ -519,6 +519,20 @@ impl<'a> Item<'a> {
         self.parsed(example, what, T::from_str)
     }
 
+    /// Returns a value that is written as a text, by the type's own [`FromStr`]. Adds a problem and returns `None` on failure.
+    pub fn named<T: FromStr>(&self, example: &str) -> Option<T>
+    where
+        T::Err: std::fmt::Display,
+    {
+        match self.text(example)?.parse() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.add_problem(error.to_string());
+                None
+            }
+        }
+    }
+
     fn parsed<T, E: std::fmt::Display>(
         &self,
         example: &str,

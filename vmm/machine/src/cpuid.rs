@@ -20,7 +20,7 @@ use nodescope_x86::cpuid::{CpuidEntry, CpuidRegister, CpuidTable, PHYSICAL_BITS,
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::topology::{CacheDescription, CacheKind, NodeTopology, SharedBy};
+use crate::topology::{CacheDescription, CacheKind, NodeTopology};
 
 use CpuidRegister::{Eax, Ebx, Ecx, Edx};
 
@@ -395,13 +395,13 @@ fn basic_rows(topology: &NodeTopology, apic_id: u32, socket_shift: u32) -> Vec<C
     let vendor = |at| le32(b"GenuineIntel", at);
     vec![
         entry(0, None, [0x16, vendor(0), vendor(8), vendor(4)]),
-        // EBX: APIC id, number of APIC ids reserved per package, size of a CLFLUSH line in units of 8 bytes.
+        // EBX: APIC id, number of APIC ids reserved per package (at most 255), size of a CLFLUSH line in units of 8 bytes.
         entry(
             1,
             None,
             [
                 SIGNATURE,
-                apic_id << 24 | 1 << (16 + socket_shift) | 8 << 8,
+                apic_id << 24 | (1 << socket_shift).min(0xff) << 16 | 8 << 8,
                 0,
                 0,
             ],
@@ -415,29 +415,26 @@ fn basic_rows(topology: &NodeTopology, apic_id: u32, socket_shift: u32) -> Vec<C
     ]
 }
 
-/// Returns the subleaves of leaf 4, deterministic cache parameters, one for each cache.
+/// Returns the subleaves of leaf 4, deterministic cache parameters, one for each cache. EAX tells as a power of two how many APIC ids the
+/// vCPUs of a cache have (SDM vol. 2A, CPUID leaf 04H). The ids of a group of cores are laid out to suit (`apic_ids.rs`).
 fn cache_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
-    let threads = topology.thread_bits();
-    let package = threads + topology.core_bits();
-    let cores = (1_u32 << topology.core_bits()) - 1;
+    // The field for cores has six bits; groups of cores can make ids sparse enough to need more.
+    let cores = ((1_u32 << topology.core_bits()) - 1).min(0x3f);
     let row = |(i, c): (usize, CacheDescription)| {
         let kind = match c.kind {
             CacheKind::Data => 1,
             CacheKind::Instruction => 2,
             CacheKind::Unified => 3,
         };
-        let sharing = match c.shared_by {
-            SharedBy::Core => threads,
-            SharedBy::Socket => package,
-        };
         const SELF_INITIALISING: u32 = 1 << 8;
         let eax = kind
             | u32::from(c.level) << 5
             | SELF_INITIALISING
-            | ((1 << sharing) - 1) << 14
+            | ((1 << topology.sharing_bits(c.shared_by)) - 1) << 14
             | cores << 26;
         let ebx = (c.line - 1) | (c.ways - 1) << 22;
-        entry(4, Some(i as u32), [eax, ebx, (c.sets() - 1) as u32, 0])
+        let edx = u32::from(c.inclusive) << 1;
+        entry(4, Some(i as u32), [eax, ebx, (c.sets() - 1) as u32, edx])
     };
     topology
         .sorted_caches()
@@ -562,6 +559,7 @@ pub fn host_has(feature: &Feature) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::SharedBy;
 
     fn hiding(names: &[&str]) -> Result<Template, CpuidError> {
         Template::new(&CpuidOptions {
@@ -690,8 +688,39 @@ mod tests {
             assert_eq!(r.eax >> 5 & 7, u32::from(c.level));
             let sharing = (r.eax >> 14 & 0xfff) + 1;
             assert_eq!(sharing, if c.shared_by == SharedBy::Core { 2 } else { 16 });
+            assert_eq!(r.edx, 0, "not told to be inclusive");
         }
         assert_eq!(t.get(4, 4), CpuidEntry::zero(4, 4), "ends with a null row");
+    }
+
+    #[test]
+    fn leaf_4_tells_groups_of_cores_and_inclusion() {
+        let mut topology = NodeTopology::uniform(1, 7, 1, 256 << 20);
+        topology.caches[3].shared_by = SharedBy::Cores(3);
+        topology.caches[3].inclusive = true;
+        for (vcpu, id) in [(0, 0), (2, 2), (3, 4), (5, 6), (6, 8)] {
+            let t = default_table(&topology, vcpu);
+            assert_eq!(t.get(0xb, 1).edx, id);
+            let l2 = t.get(4, 2);
+            let l3 = t.get(4, 3);
+            assert_eq!((l2.eax >> 14 & 0xfff, l2.edx), (0, 0));
+            // The four ids of a group, of which three are in use, differ in two bits.
+            assert_eq!((l3.eax >> 14 & 0xfff, l3.edx), (3, 2));
+            assert_eq!(l3.eax >> 26, 15);
+        }
+        assert_eq!(default_table(&topology, 0).get(0xb, 1).eax, 4);
+    }
+
+    #[test]
+    fn sparse_ids_do_not_overflow_the_counts_of_ids() {
+        let mut topology = NodeTopology::uniform(1, 64, 1, 256 << 20);
+        topology.caches[2].shared_by = SharedBy::Cores(5);
+        topology.caches[3].shared_by = SharedBy::Cores(25);
+        assert_eq!(topology.core_bits(), 8);
+        let t = default_table(&topology, 63);
+        assert_eq!(t.get(1, 0).ebx >> 16, 0x93ff, "the last id, and 255 ids");
+        assert_eq!(t.get(4, 3).eax >> 26, 63);
+        assert_eq!(t.get(4, 3).eax >> 14 & 0xfff, 63);
     }
 
     #[test]

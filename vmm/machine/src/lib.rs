@@ -11,6 +11,7 @@
 
 pub mod acpi;
 mod actions;
+mod apic_ids;
 pub mod boot;
 pub mod clock;
 pub mod cpuid;

@@ -1,6 +1,10 @@
 //! Sockets, cores, threads, caches, memory and distances of one node. ACPI tables, CPUID leaves and cache models are all made from this
 //! description.
 
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -27,8 +31,31 @@ pub enum CacheKind {
 pub enum SharedBy {
     /// The threads of one core.
     Core,
+    /// So many neighbouring cores of one socket. The last group of a socket may have fewer.
+    Cores(u32),
     /// The cores of one socket.
     Socket,
+}
+
+impl SharedBy {
+    /// Returns whether a cache for `outer` contains whole caches for `self`.
+    fn within(self, outer: SharedBy) -> bool {
+        match (self, outer) {
+            (SharedBy::Cores(inner), SharedBy::Cores(outer)) => outer.is_multiple_of(inner),
+            _ => self <= outer,
+        }
+    }
+}
+
+impl fmt::Display for SharedBy {
+    /// Writes the text of study files.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SharedBy::Core => f.write_str("core"),
+            SharedBy::Cores(cores) => write!(f, "{cores} cores"),
+            SharedBy::Socket => f.write_str("socket"),
+        }
+    }
 }
 
 /// Description of the caches of one level and kind.
@@ -46,6 +73,10 @@ pub struct CacheDescription {
     pub line: u32,
     /// vCPUs that share one instance.
     pub shared_by: SharedBy,
+    /// True if the guest is told that the cache has every line of the levels inside it (CPUID leaf 4).
+    pub inclusive: bool,
+    /// True if writes bring lines in (ACPI PPTT).
+    pub write_allocate: bool,
 }
 
 impl CacheDescription {
@@ -192,6 +223,8 @@ pub fn default_caches() -> Vec<CacheDescription> {
         ways,
         line: 64,
         shared_by,
+        inclusive: false,
+        write_allocate: true,
     };
     vec![
         cache(1, CacheKind::Data, 32 << 10, 8, SharedBy::Core),
@@ -359,26 +392,44 @@ impl NodeTopology {
                     ));
                 }
             }
-            if self
-                .caches
-                .iter()
-                .any(|o| o.level < c.level && o.shared_by > c.shared_by)
-            {
-                bad(
-                    "it is private to a core but lies behind a cache that the socket shares".into(),
-                );
+            if c.shared_by == SharedBy::Cores(0) {
+                bad("shared_by is 0 cores; a cache has at least one".into());
+                continue;
+            }
+            let apart = self.caches.iter().enumerate().find(|(j, o)| {
+                let within = o.shared_by.within(c.shared_by);
+                match o.level.cmp(&c.level) {
+                    Ordering::Less => !within,
+                    Ordering::Equal => *j < i && !within && !c.shared_by.within(o.shared_by),
+                    Ordering::Greater => false,
+                }
+            });
+            if let Some((_, o)) = apart {
+                bad(format!(
+                    "shared_by is {}, but {} in L{} {:?}; a cache has whole groups of those inside it",
+                    c.shared_by, o.shared_by, o.level, o.kind
+                ));
             }
         }
     }
 
-    /// Returns the width in bits of an APIC id's thread field (CPUID leaf 0xB, subleaf 0).
-    pub fn thread_bits(&self) -> u32 {
-        ceil_log2(self.threads_per_core)
+    /// Returns the form of a group of cores that says most about the group: `Core` for one core, `Socket` for all cores.
+    pub fn canonical(&self, shared_by: SharedBy) -> SharedBy {
+        match shared_by {
+            SharedBy::Cores(0 | 1) => SharedBy::Core,
+            SharedBy::Cores(cores) if cores >= self.cores_per_socket => SharedBy::Socket,
+            _ => shared_by,
+        }
     }
 
-    /// Returns the width in bits of an APIC id's core field.
-    pub fn core_bits(&self) -> u32 {
-        ceil_log2(self.cores_per_socket)
+    /// Returns the numbers of cores of the groups that share a cache, ascending, without single cores and whole sockets.
+    pub fn groups(&self) -> Vec<u32> {
+        let group = |c: &CacheDescription| match self.canonical(c.shared_by) {
+            SharedBy::Cores(cores) => Some(cores),
+            SharedBy::Core | SharedBy::Socket => None,
+        };
+        let groups: BTreeSet<u32> = self.caches.iter().filter_map(group).collect();
+        groups.into_iter().collect()
     }
 
     /// Returns the position of a vCPU; `vcpu` must be less than `self.vcpus()`.
@@ -390,7 +441,8 @@ impl NodeTopology {
             socket,
             core,
             thread,
-            apic_id: (socket << self.core_bits() | core) << self.thread_bits() | thread,
+            apic_id: (socket << self.core_bits() | self.core_id(core)) << self.thread_bits()
+                | thread,
         }
     }
 
@@ -424,10 +476,6 @@ impl NodeTopology {
     }
 }
 
-fn ceil_log2(n: u32) -> u32 {
-    n.max(1).next_power_of_two().trailing_zeros()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -439,15 +487,6 @@ mod tests {
         for (s, c, t) in [(1, 1, 1), (2, 1, 1), (4, 4, 1), (2, 6, 2), (4, 16, 1)] {
             assert_eq!(NodeTopology::uniform(s, c, t, 256 << 20).problems(), []);
         }
-    }
-
-    #[test]
-    fn apic_ids_have_power_of_two_fields() {
-        let t = NodeTopology::uniform(2, 3, 2, 256 << 20);
-        let ids: Vec<_> = t.places().map(|p| p.apic_id).collect();
-        assert_eq!(ids, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]);
-        let p = t.place(9);
-        assert_eq!((p.socket, p.core, p.thread), (1, 1, 1));
     }
 
     #[test]
@@ -493,18 +532,36 @@ mod tests {
     }
 
     #[test]
-    fn apic_ids_of_every_shape_are_unique_and_fit_eight_bits() {
-        let shapes = (1..=MAX_SOCKETS)
-            .flat_map(|s| (1..=64).flat_map(move |c| (1..=64).map(move |t| (s, c, t))))
-            .filter(|(s, c, t)| s * c * t <= MAX_VCPUS);
-        for (s, c, t) in shapes {
-            let topology = NodeTopology::uniform(s, c, t, 256 << 20);
-            let ids: Vec<_> = topology.places().map(|p| p.apic_id).collect();
-            // All ids are below 255, so the MADT needs no x2APIC entries.
-            assert!(ids.iter().all(|&id| id < 255), "{s} x {c} x {t}");
-            assert!(ids.windows(2).all(|w| w[0] < w[1]), "{s} x {c} x {t}");
-            assert_eq!(ids.len() as u32, topology.vcpus());
+    fn a_group_of_cores_has_whole_groups_inside() {
+        use SharedBy::{Core, Cores, Socket};
+        let reasons = |l1: SharedBy, l1i: SharedBy, l2: SharedBy, l3: SharedBy| {
+            let mut t = NodeTopology::uniform(1, 7, 1, 256 << 20);
+            for (cache, shared_by) in t.caches.iter_mut().zip([l1, l1i, l2, l3]) {
+                cache.shared_by = shared_by;
+            }
+            t.problems()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        // The cores of a socket need not be a multiple of the group, which may even be larger than the socket.
+        for (l2, l3) in [
+            (Core, Cores(2)),
+            (Cores(3), Cores(6)),
+            (Cores(4), Cores(4)),
+            (Cores(64), Socket),
+        ] {
+            assert_eq!(reasons(Core, Core, l2, l3), [""; 0]);
         }
+        assert_eq!(
+            reasons(Core, Core, Cores(4), Cores(6)),
+            [
+                "cache L3 Unified: shared_by is 6 cores, but 4 cores in L2 Unified; a cache has whole groups of those inside it"
+            ]
+        );
+        assert_eq!(reasons(Core, Core, Socket, Cores(4)).len(), 1);
+        assert_eq!(reasons(Cores(2), Cores(3), Cores(6), Socket).len(), 1);
+        assert_eq!(reasons(Core, Core, Core, Cores(0)).len(), 1);
     }
 
     proptest! {

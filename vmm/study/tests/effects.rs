@@ -185,6 +185,154 @@ fn latencies_of_a_level_need_references_that_the_level_answers() {
     assert!(told.contains("without an instruction cache"), "{told}");
 }
 
+/// Returns [`LEVELS`] with further lines in one section.
+fn with_lines(level: usize, lines: &str) -> String {
+    let mut sections: Vec<String> = LEVELS.split_inclusive("[[").map(str::to_owned).collect();
+    sections[level + 1] = sections[level + 1].replacen("ways", &format!("{lines}ways"), 1);
+    format!("{WINDOW}{}", sections.concat())
+}
+
+#[test]
+fn properties_of_levels_need_a_model_that_uses_them() {
+    for (level, key, value) in [
+        (2, "policy", "\"srrip\""),
+        (1, "prefetch", "[\"next-line\"]"),
+    ] {
+        let rest = with_lines(level, &format!("{key} = {value}\n"));
+        let field = format!("caches.level[{level}].{key}");
+        only_in(
+            &text("", &rest.replace(WINDOW, "")),
+            &text("", &rest),
+            &field,
+            "no [[window]] attaches",
+        );
+    }
+    let rest = format!("{WINDOW}[caches]\nnon_temporal_stores = \"bypass\"\n");
+    only_in(
+        &text(
+            "",
+            &rest.replace("measure", "plugins = [\"numa\"]\nmeasure"),
+        ),
+        &text("", &rest),
+        "caches.non_temporal_stores",
+        "no [[window]] attaches",
+    );
+    // Guests are told of inclusion, groups of cores and allocation. Values that are the defaults are never refused.
+    for lines in [
+        "inclusion = \"exclusive\"\n",
+        "inclusion = \"non_inclusive\"\nwrite_allocate = false\n",
+        "policy = \"lru\"\nprefetch = []\n",
+    ] {
+        let rest = with_lines(2, lines).replace(WINDOW, "");
+        assert_eq!(refusal(&text("", &rest)), "", "{lines}");
+    }
+    for level in 0..2 {
+        let lines = "inclusion = \"inclusive\"\nwrite_allocate = true\nprefetch = []\n";
+        assert_eq!(refusal(&text("", &with_lines(level, lines))), "");
+    }
+}
+
+#[test]
+fn properties_without_effect_are_refused() {
+    only_in(
+        &text(
+            "",
+            &with_lines(2, "policy = \"drrip\"\n").replace("ways = 16", "ways = 1"),
+        ),
+        &text("", &with_lines(2, "policy = \"drrip\"\n")),
+        "caches.level[2].policy",
+        "ways = 1",
+    );
+    let lines = "[caches]\nline = \"4096 B\"\n";
+    let prefetch = with_lines(2, "prefetch = [\"stream\"]\n");
+    only_in(
+        &text("", &format!("{lines}{prefetch}")),
+        &text("", &prefetch),
+        "caches.level[2].prefetch",
+        "no prefetcher leaves",
+    );
+    let stride = |level| {
+        text(
+            "",
+            &with_lines(level, "prefetch = [\"next-line\", \"stride\"]\n"),
+        )
+    };
+    assert!(refusal(&stride(1)).contains(
+        "caches.level[1].prefetch[1]: has no effect, since the prefetcher stride follows reads and writes"
+    ));
+    assert_eq!(refusal(&stride(0)), "");
+    let allocates = |inclusion: &str| {
+        let lines = format!("write_allocate = false\ninclusion = \"{inclusion}\"\n");
+        text("", &with_lines(2, &lines))
+    };
+    only_in(
+        &allocates("exclusive"),
+        &allocates("non_inclusive"),
+        "caches.level[2].write_allocate",
+        "takes only lines that the level inside it replaces",
+    );
+    let grouped = |cores: &str, group: u32| {
+        let levels = LEVELS.replace("\"socket\"", &format!("\"{group} cores\""));
+        refusal(&text(cores, &format!("{WINDOW}{levels}")))
+    };
+    assert_eq!(
+        grouped("cores = 3", 4),
+        "s.toml:24: caches.level[2].shared_by: is 4 cores, but a socket has 3 (node.cores); write \"socket\", or raise node.cores"
+    );
+    for cores in [4, 5] {
+        assert_eq!(grouped(&format!("cores = {cores}"), 4), "");
+    }
+}
+
+#[test]
+fn caches_of_groups_of_cores_meet_within_a_socket() {
+    let study = |cores: u32, inclusion: &str, key: &str| {
+        let lines = format!("inclusion = \"{inclusion}\"\n");
+        let levels = with_lines(2, &lines).replace("\"socket\"", "\"2 cores\"");
+        let coherence = format!("[caches.coherence]\n{key} = \"5 cycles\"\n");
+        text(&format!("cores = {cores}"), &format!("{levels}{coherence}"))
+    };
+    // Two groups are peers within a socket. One group is as a socket.
+    for (key, why) in [
+        ("from.other_core", "the level that the cores share"),
+        ("upgrade", "one outermost cache"),
+    ] {
+        only_in(
+            &study(2, "inclusive", key),
+            &study(4, "inclusive", key),
+            &format!("caches.coherence.{key}"),
+            why,
+        );
+    }
+    for key in ["snoop.other_core", "invalidate.other_core"] {
+        assert_eq!(refusal(&study(4, "inclusive", key)), "", "{key}");
+    }
+    // A level that may lack the lines inside it asks the caches inside it, and the interconnect.
+    for (key, why) in [
+        ("from.other_core", "the level that the cores share"),
+        ("from.same_core", "come from the next level"),
+        ("upgrade", "one outermost cache"),
+    ] {
+        for inclusion in ["exclusive", "non_inclusive"] {
+            only_in(
+                &study(2, "inclusive", key),
+                &study(2, inclusion, key),
+                &format!("caches.coherence.{key}"),
+                why,
+            );
+        }
+    }
+    // A level that may lack lines passes requests for permission on, so that a level around one cache grants them too.
+    let further = |inclusion: &str| {
+        let lines = format!("inclusion = \"{inclusion}\"\n");
+        let further = "[[caches.level]]\nlevel = 3\nsize = \"8 MiB\"\nways = 16\nshared_by = \"socket\"\n\
+            latency.upgrade = \"5 cycles\"\n";
+        text("cores = 2", &format!("{}{further}", with_lines(2, &lines)))
+    };
+    assert!(refusal(&further("inclusive")).contains("no two caches inside this level"));
+    assert_eq!(refusal(&further("non_inclusive")), "");
+}
+
 #[test]
 fn keys_of_narrow_effect_are_remarked_on() {
     let remarks = |node: &str, rest: &str| {

@@ -9,6 +9,7 @@ mod counters;
 
 use nodescope_hypercall::Function;
 use nodescope_machine::topology::{CacheKind, SharedBy};
+use nodescope_plugin_cache::{Inclusion, NonTemporalStores};
 use nodescope_study::{ImageSource, Mpi, Problems, Program, Study, known_fields};
 use nodescope_window::{Measure, MemorySpec, Trigger};
 
@@ -278,6 +279,25 @@ fn every_field_arrives() {
             (3, CacheKind::Unified, 12 << 20, 16, SharedBy::Socket),
         ]
     );
+    let told = study.topology.caches.iter();
+    let told: Vec<_> = told.map(|c| (c.inclusive, c.write_allocate)).collect();
+    assert_eq!(
+        told,
+        [(false, true), (false, true), (false, false), (true, true)]
+    );
+    let model = &study.caches;
+    assert_eq!(model.non_temporal_stores, NonTemporalStores::Bypass);
+    assert_eq!(model.levels[1].policy.to_string(), "qlru-h11-m1-r1-u2");
+    assert_eq!(model.levels[1].inclusion, Inclusion::NonInclusive);
+    assert!(!model.levels[1].write_allocate && model.levels[2].write_allocate);
+    let prefetch: Vec<_> = (model.levels[1].prefetch.iter().map(ToString::to_string)).collect();
+    assert_eq!(
+        prefetch,
+        [
+            "adjacent-line",
+            "stream:streams=16,distance=20,degree=2,train=2"
+        ]
+    );
     assert_eq!(study.caches.levels[2].size, 12 << 20);
     assert_eq!(study.caches.levels[2].latency.upgrade, 2);
     assert_eq!(study.caches.coherence.from.other_socket, 200); // 60 ns at 3.33 GHz
@@ -330,6 +350,142 @@ fn every_field_arrives() {
         (&Trigger::Guest, Measure::Guest)
     );
     assert_eq!(study.topology.problems(), []);
+}
+
+/// Returns a study of four cores with a level 1 and a level 2, and further lines in each.
+fn levels(first: &str, second: &str) -> String {
+    format!(
+        "node.cores = 4\n{SMALL_LEVELS}ways = 8\n{first}\n[[caches.level]]\nlevel = 2\nsize = \"1 MiB\"\n{second}\n\
+         [[window]]\nmeasure = \"1 M instructions\"\n"
+    )
+}
+
+const SMALL_LEVELS: &str =
+    "cluster.nodes = 1\njob.command = \"true\"\n[[caches.level]]\nlevel = 1\nsize = \"32 KiB\"\n";
+
+#[test]
+fn groups_of_cores_and_inclusion_arrive_in_the_topology() {
+    let told = |second: &str| {
+        let text = levels("", &format!("ways = 16\n{second}"));
+        let study = Study::parse(Path::new("s.toml"), &text);
+        let study = study.unwrap_or_else(|problems| panic!("{problems}"));
+        assert_eq!(study.topology.problems(), []);
+        let cache = study.topology.caches[1];
+        (cache.shared_by, cache.inclusive)
+    };
+    let (cores, socket) = (SharedBy::Cores(2), SharedBy::Socket);
+    assert_eq!(told("shared_by = \"2 cores\""), (cores, true));
+    assert_eq!(told("shared_by = \"socket\""), (socket, true));
+    for inclusion in ["exclusive", "non_inclusive"] {
+        let lines = format!("inclusion = \"{inclusion}\"\nshared_by = \"3 cores\"");
+        assert_eq!(told(&lines), (SharedBy::Cores(3), false));
+    }
+    // The presets tell of no inclusion.
+    for preset in ["gen1", "gen2"] {
+        let text = format!("{SMALL}\n[caches]\npreset = \"{preset}\"\n");
+        let study = Study::parse(Path::new("s.toml"), &text).unwrap();
+        assert!(study.topology.caches.iter().all(|cache| !cache.inclusive));
+    }
+}
+
+#[test]
+fn wrong_properties_of_levels_are_named() {
+    let ways = "ways = 16";
+    let cases = [
+        (
+            "shared_by = \"4 core\"",
+            ways,
+            "s.toml:8: caches.level[0].shared_by: \"4 core\" shares no cache; write \"core\", \"socket\", or a number of cores such as \"4 cores\"",
+        ),
+        ("shared_by = \"1 cores\"", ways, "shares no cache"),
+        (
+            "shared_by = 4",
+            ways,
+            "s.toml:8: caches.level[0].shared_by: is a number (4), not a text",
+        ),
+        (
+            "shared_by = \"2 cores\"",
+            ways,
+            "s.toml:9: caches.level[1].shared_by: is core, but a cache of the level inside it is for 2 cores; a cache contains whole caches",
+        ),
+        (
+            "shared_by = \"2 cores\"",
+            "ways = 16\nshared_by = \"3 cores\"",
+            "s.toml:13: caches.level[1].shared_by: is 3 cores, but a cache of the level inside it is for 2 cores",
+        ),
+        (
+            "policy = \"plru\"",
+            ways,
+            "s.toml:8: caches.level[0].policy: \"plru\" is no replacement policy; write \"lru\", \"tree-plru\", \"qlru-hXY-mZ-rN-uN\"",
+        ),
+        (
+            "policy = \"random-x\"",
+            ways,
+            "caches.level[0].policy: \"random-x\" is no replacement policy; the seed \"x\" is no whole number",
+        ),
+        (
+            "",
+            "ways = 128\npolicy = \"srrip\"",
+            "s.toml:12: caches.level[1].ways: is 128, but policy srrip is modelled for at most",
+        ),
+        (
+            "inclusion = \"exclusive\"",
+            ways,
+            "s.toml:8: caches.level[0].inclusion: has no meaning for a first-level cache, since no cache is inside it; leave it out",
+        ),
+        (
+            "",
+            "ways = 16\ninclusion = \"non-inclusive\"",
+            "s.toml:13: caches.level[1].inclusion: \"non-inclusive\" is not an inclusion (there are \"inclusive\", \"exclusive\", \"non_inclusive\"); did you mean \"non_inclusive\"?",
+        ),
+        (
+            "write_allocate = \"no\"",
+            ways,
+            "s.toml:8: caches.level[0].write_allocate: is \"no\"; write true or false",
+        ),
+        (
+            "",
+            "ways = 16\nwrite_allocate = false",
+            "s.toml:13: caches.level[1].write_allocate: is false, but the level includes a level that allocates",
+        ),
+        (
+            "[[caches.level]]\nlevel = 1\nkind = \"instruction\"\nsize = \"32 KiB\"\nways = 8\nwrite_allocate = false",
+            ways,
+            "s.toml:13: caches.level[1].write_allocate: has no meaning for an instruction cache; leave it out",
+        ),
+        (
+            "prefetch = \"next-line\"",
+            ways,
+            "s.toml:8: caches.level[0].prefetch: is a text, not a list; write e.g. [\"next-line\"]",
+        ),
+        (
+            "prefetch = [\"next-line\", \"stream:streams=0\"]",
+            ways,
+            "s.toml:8: caches.level[0].prefetch[1]: the prefetcher stream has streams=\"0\"; give a whole number from 1 to 1024",
+        ),
+        (
+            "prefetch = [\"next-line\", \"next-line\"]",
+            ways,
+            "s.toml:8: caches.level[0].prefetch[1]: is \"next-line\" a second time, which wants the same lines; leave one out",
+        ),
+    ];
+    for (first, second, expected) in cases {
+        let problems = Study::parse(Path::new("s.toml"), &levels(first, second)).unwrap_err();
+        let text = problems.to_string();
+        assert!(
+            text.contains(expected),
+            "{first}\n{second}\nsaid:\n{text}\nexpected: {expected}"
+        );
+        assert_eq!(text.lines().count(), 1, "one message: {text}");
+    }
+    let text = format!("{SMALL}[caches]\nnon_temporal_stores = \"never\"\n");
+    assert_eq!(
+        refused(&text).to_string(),
+        "study.toml:15: caches.non_temporal_stores: \"never\" is not an effect of non-temporal stores (there are \"as_stores\", \"bypass\")"
+    );
+    let text = format!("{SMALL}[caches]\nnon_temporal_stores = \"bypass\"\n");
+    let study = Study::parse(Path::new("s.toml"), &text).unwrap();
+    assert_eq!(study.caches.non_temporal_stores, NonTemporalStores::Bypass);
 }
 
 #[test]

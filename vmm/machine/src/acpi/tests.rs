@@ -1,5 +1,5 @@
 use super::*;
-use crate::topology::MemoryPerformance;
+use crate::topology::{MemoryPerformance, SharedBy};
 use std::process::Command;
 
 fn four_sockets() -> (NodeTopology, Vec<NumaRange>, PlatformDescription) {
@@ -168,6 +168,60 @@ fn the_pptt_is_a_tree_whose_caches_match_the_topology() {
     assert_eq!(caches, 16 * 3 + 4);
 }
 
+/// Returns the caches around each leaf of a PPTT as their offsets, from the leaf outwards, in the order of the leaves' processor ids.
+fn caches_of_leaves(pptt: &[u8]) -> Vec<Vec<usize>> {
+    let mut leaves = Vec::new();
+    let mut at = 36;
+    while at < pptt.len() {
+        if pptt[at] == 0 && u32_at(pptt, at + 4) & 8 != 0 {
+            let (mut node, mut caches) = (at, Vec::new());
+            while node != 0 {
+                let count = u32_at(pptt, node + 16) as usize;
+                caches.extend((0..count).map(|i| u32_at(pptt, node + 20 + 4 * i) as usize));
+                node = u32_at(pptt, node + 8) as usize;
+            }
+            leaves.push((u32_at(pptt, at + 12), caches));
+        }
+        at += usize::from(pptt[at + 1]);
+    }
+    leaves.sort();
+    leaves.into_iter().map(|(_, caches)| caches).collect()
+}
+
+/// Returns the tables of a socket of seven cores, whose level 2 is of three cores each and whose level 3 is of six.
+fn grouped() -> AcpiTables {
+    let mut topology = NodeTopology::uniform(1, 7, 1, 256 << 20);
+    topology.caches[2].shared_by = SharedBy::Cores(3);
+    topology.caches[3].shared_by = SharedBy::Cores(6);
+    topology.caches[3].write_allocate = false;
+    let ram = Ram::new(&topology.socket_memory).unwrap();
+    let (_, _, platform) = four_sockets();
+    build(&topology, ram.numa(), &platform).unwrap()
+}
+
+#[test]
+fn a_group_of_cores_has_a_node_with_its_cache() {
+    let a = grouped();
+    let pptt = a.table(b"PPTT").unwrap();
+    let leaves = caches_of_leaves(pptt);
+    // Each core has its two first-level caches, and those of its groups.
+    let around: Vec<_> = leaves.iter().map(|caches| [caches[2], caches[3]]).collect();
+    let [first, second, last] = [around[0], around[3], around[6]];
+    assert_eq!(around, [first, first, first, second, second, second, last]);
+    assert_eq!(first[1], second[1]);
+    assert_ne!(first[0], second[0]);
+    assert_ne!(first[1], last[1]);
+    for caches in &leaves {
+        assert_eq!(caches.len(), 4);
+        let next = |cache: usize| u32_at(pptt, cache + 8) as usize;
+        assert_eq!([next(caches[0]), next(caches[1])], [caches[2]; 2]);
+        assert_eq!([next(caches[2]), next(caches[3])], [caches[3], 0]);
+        // Attributes: allocation and contents of the cache.
+        assert_eq!(pptt[caches[2] + 21], 0b1010);
+        assert_eq!(pptt[caches[3] + 21], 0b1000);
+    }
+}
+
 #[test]
 fn the_hmat_scales_bandwidth_into_sixteen_bits() {
     let a = built();
@@ -236,7 +290,12 @@ fn iasl_accepts_every_table() {
     if !nodescope_test_needs::have(nodescope_test_needs::Need::Acpi, &["iasl"]) {
         return;
     }
-    let a = built();
+    accepted(&built(), "C01F");
+    accepted(&grouped(), "C006");
+}
+
+/// Checks that the disassembler accepts all tables, and that the DSDT has its devices, among them the last processor.
+fn accepted(a: &AcpiTables, processor: &str) {
     let dir = tempfile::tempdir().unwrap();
     for t in &a.tables {
         let name = String::from_utf8(t.signature.to_vec()).unwrap();
@@ -260,7 +319,7 @@ fn iasl_accepts_every_table() {
             assert_eq!(in_listing, 0, "{name}:\n{dsl}");
         }
         if name == "DSDT" {
-            for device in ["C01F", "COM1", "V003", "LNRO0005", "_S5"] {
+            for device in [processor, "COM1", "V003", "LNRO0005", "_S5"] {
                 assert!(dsl.contains(device), "{device} not in\n{dsl}");
             }
             let compiled = Command::new("iasl")

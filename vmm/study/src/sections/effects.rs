@@ -4,10 +4,16 @@
 //! `vmm/study/tests/effects.rs` has an example of each.
 
 use nodescope_config::reader::{Section, Source};
-use nodescope_plugin_cache::{ByDistance, CacheConfig, LevelLatency, Sharing};
+use nodescope_plugin_cache::{
+    ByDistance, CacheConfig, Inclusion, LevelConfig, LevelLatency, NonTemporalStores, Policy,
+    Prefetch, Sharing,
+};
 use nodescope_window::MemorySpec;
 
 use crate::plan::Study;
+
+/// Bytes of a page, which no prefetcher leaves.
+const PAGE: u32 = 4096;
 
 /// What a node has that decides whether caches meet.
 struct Shape {
@@ -17,24 +23,57 @@ struct Shape {
     instruction: bool,
     /// True if the first-level caches are the outermost caches.
     one_level: bool,
-    /// True if first-level caches belong to a core alone.
+    /// True if a socket has several first-level caches of one kind.
     private_first: bool,
-    /// True if outermost caches belong to a core alone.
+    /// True if a socket has several outermost caches of one kind.
     private_last: bool,
+    /// True if a level has caches of several cores inside.
+    gathers: bool,
+    /// True if a level asks the caches of several cores inside it for lines that it lacks.
+    asks_cores: bool,
+    /// True if the second level asks the first-level caches of a core for lines that it lacks.
+    asks_first: bool,
+    /// For each level, whether it may be asked for permission to write a line that caches inside it share.
+    grants: Vec<bool>,
+    /// True if the interconnect may be asked for that by the only outermost cache.
+    grants_alone: bool,
 }
 
 impl Shape {
     fn new(study: &Study, caches: &CacheConfig) -> Shape {
-        let private = |level: Option<&nodescope_plugin_cache::LevelConfig>| {
-            level.is_some_and(|level| level.shared_by == Sharing::Core)
+        let cores = study.topology.cores_per_socket;
+        let around = |level: &LevelConfig| match level.shared_by {
+            Sharing::Core => 1,
+            Sharing::Cores(group) => cores.min(group.into()),
+            Sharing::Socket => cores,
         };
+        let private = |level: Option<&LevelConfig>| level.is_some_and(|l| around(l) < cores);
+        let asks = |level: &LevelConfig| level.inclusion != Inclusion::Inclusive;
+        let (mut gathers, mut asks_cores) = (false, false);
+        let (mut grants, mut passed_on) = (Vec::new(), false);
+        for (index, level) in caches.levels.iter().enumerate() {
+            let inner = index.checked_sub(1).map(|inner| &caches.levels[inner]);
+            let gathers_here = inner.is_some_and(|inner| around(inner) < around(level));
+            gathers |= gathers_here;
+            asks_cores |= gathers_here && asks(level);
+            let both = index == 1 && caches.instruction.is_some();
+            let granted = gathers_here || both || passed_on;
+            grants.push(granted);
+            // Only a level that may lack the line passes the request on.
+            passed_on = granted && asks(level);
+        }
         Shape {
-            cores: study.topology.cores_per_socket > 1,
+            cores: cores > 1,
             sockets: study.topology.sockets > 1,
             instruction: caches.instruction.is_some(),
             one_level: caches.levels.len() == 1,
             private_first: private(caches.levels.first()),
             private_last: private(caches.levels.last()),
+            gathers,
+            asks_cores,
+            asks_first: caches.levels.get(1).is_some_and(asks),
+            grants,
+            grants_alone: passed_on,
         }
     }
 }
@@ -103,11 +142,27 @@ fn caches(source: &Source<'_>, study: &Study, levels: &[LevelField], attached: b
         };
         let Some(level) = level else { continue };
         for (key, cycles) in latencies(&level.latency) {
-            let why = unattached.or_else(|| level_key(key, *index, caches, &shape));
+            let why = unattached.or_else(|| level_key(key, *index, &shape));
             if let Some(why) = why.filter(|_| cycles > 0) {
                 none(source, &format!("{field}.latency.{key}"), why);
             }
         }
+        properties(source, study, field, level, unattached);
+        let strides = |prefetch: &Prefetch| matches!(prefetch, Prefetch::Stride(_));
+        if let (None, None, Some(number)) =
+            (index, unattached, level.prefetch.iter().position(strides))
+        {
+            none(
+                source,
+                &format!("{field}.prefetch[{number}]"),
+                "the prefetcher stride follows reads and writes of data; leave it out of the instruction cache",
+            );
+        }
+    }
+    if let Some(why) =
+        unattached.filter(|_| caches.non_temporal_stores != NonTemporalStores::AsStores)
+    {
+        none(source, "caches.non_temporal_stores", why);
     }
     let coherence = &caches.coherence;
     let groups = [
@@ -126,7 +181,8 @@ fn caches(source: &Source<'_>, study: &Study, levels: &[LevelField], attached: b
     }
     let several = shape.sockets
         || (shape.private_last && shape.cores)
-        || (shape.one_level && shape.instruction);
+        || (shape.one_level && shape.instruction)
+        || shape.grants_alone;
     let why = unattached.or_else(|| {
         (!several).then_some(
             "the node has one outermost cache, which no other shares a line with; leave it out",
@@ -134,6 +190,47 @@ fn caches(source: &Source<'_>, study: &Study, levels: &[LevelField], attached: b
     });
     if let Some(why) = why.filter(|_| coherence.upgrade > 0) {
         none(source, "caches.coherence.upgrade", why);
+    }
+}
+
+/// Adds a problem for each property of a level, besides latencies, that has no effect. `unattached` says that no window models caches.
+fn properties(
+    source: &Source<'_>,
+    study: &Study,
+    field: &str,
+    level: &LevelConfig,
+    unattached: Option<&str>,
+) {
+    let cores = study.topology.cores_per_socket;
+    if let Sharing::Cores(group) = level.shared_by
+        && u32::from(group) > cores
+    {
+        source.problem_of(
+            &format!("{field}.shared_by"),
+            format!("is {group} cores, but a socket has {cores} (node.cores); write \"socket\", or raise node.cores"),
+        );
+    }
+    let one_way = (level.ways == 1).then_some(
+        "a set has one line (ways = 1), which is always the one replaced; raise ways, or leave it out",
+    );
+    if let Some(why) = unattached
+        .or(one_way)
+        .filter(|_| level.policy != Policy::Lru)
+    {
+        none(source, &format!("{field}.policy"), why);
+    }
+    let page = (level.line == PAGE).then_some(
+        "a line of 4096 B is a page, which no prefetcher leaves; lower caches.line, or leave it out",
+    );
+    if let Some(why) = unattached.or(page).filter(|_| !level.prefetch.is_empty()) {
+        none(source, &format!("{field}.prefetch"), why);
+    }
+    if level.inclusion == Inclusion::Exclusive && !level.write_allocate {
+        none(
+            source,
+            &format!("{field}.write_allocate"),
+            "an exclusive level takes only lines that the level inside it replaces; leave it out",
+        );
     }
 }
 
@@ -162,14 +259,9 @@ fn distances(latency: ByDistance) -> [(&'static str, u32); 3] {
     ]
 }
 
-/// Returns why a latency of a level has no effect; `None` if it may have one. `index` is the level's index in `caches`, or `None` for the
-/// instruction cache.
-fn level_key(
-    key: &str,
-    index: Option<usize>,
-    caches: &CacheConfig,
-    shape: &Shape,
-) -> Option<&'static str> {
+/// Returns why a latency of a level has no effect; `None` if it may have one. `index` is the level's index among the data and unified
+/// levels, or `None` for the instruction cache.
+fn level_key(key: &str, index: Option<usize>, shape: &Shape) -> Option<&'static str> {
     let fetch = key.starts_with("fetch_");
     let Some(index) = index else {
         return (!fetch).then_some(
@@ -187,16 +279,7 @@ fn level_key(
         );
     }
     if key == "upgrade" {
-        let shares =
-            |level: &nodescope_plugin_cache::LevelConfig| level.shared_by == Sharing::Socket;
-        let inner = index
-            .checked_sub(1)
-            .and_then(|inner| caches.levels.get(inner));
-        let gathers = inner.is_some_and(|inner| !shares(inner))
-            && caches.levels.get(index).is_some_and(shares)
-            && shape.cores;
-        let both = index == 1 && shape.instruction;
-        return (!gathers && !both).then_some(
+        return (shape.grants.get(index) != Some(&true)).then_some(
             "there are no two caches inside this level that could share a line; leave it out",
         );
     }
@@ -225,17 +308,19 @@ fn distance_key(group: &str, distance: &str, shape: &Shape) -> Option<&'static s
         _ => {}
     }
     match (group, distance) {
-        ("from", "same_core") if !shape.one_level => Some(
+        ("from", "same_core") if !shape.one_level && !shape.asks_first => Some(
             "clean lines inside a core come from the next level; state that level's latency, or leave it out",
         ),
-        ("from", "other_core") if !shape.private_last && !shape.one_level => Some(
-            "clean lines of another core of the socket come from the level that the cores share; state that level's latency, or leave it out",
-        ),
+        ("from", "other_core") if !shape.private_last && !shape.one_level && !shape.asks_cores => {
+            Some(
+                "clean lines of another core of the socket come from the level that the cores share; state that level's latency, or leave it out",
+            )
+        }
         ("snoop", _) if shape.one_level => {
             Some("there is no level outside the first that would ask a holder; leave it out")
         }
-        ("snoop", "other_core") if shape.private_last => Some(
-            "no level is shared by the cores of a socket, so that none asks a holder there; leave it out",
+        ("snoop", "other_core") if !shape.gathers => Some(
+            "no level is shared by several cores of a socket, so that none asks a holder there; leave it out",
         ),
         _ => None,
     }

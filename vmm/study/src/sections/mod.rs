@@ -63,7 +63,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let network = node::network(network);
     let (cache_model, cache_levels) = models::caches(caches, &topology);
     let memory = models::memory(memory, &mut topology);
-    topology.caches = models::descriptions(&cache_model);
+    topology.caches = models::descriptions(&cache_model, !cache_levels.is_empty());
     node::check(root, &topology);
     let job = job::read(folder, job, nodes, &topology, shared.as_ref());
     if let Some(measured) = &general.counters {

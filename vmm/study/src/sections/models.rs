@@ -5,7 +5,8 @@ use nodescope_machine::topology::{
 };
 use nodescope_plugin_api::VcpuPlace;
 use nodescope_plugin_cache::{
-    ByDistance, CacheConfig, CoherenceLatency, LevelConfig, LevelLatency, Policy, Sharing,
+    ByDistance, CacheConfig, CoherenceLatency, Inclusion, LevelConfig, LevelLatency,
+    NonTemporalStores, Policy, Prefetch, Sharing,
 };
 use nodescope_plugin_numa::Latencies;
 use nodescope_window::{Bandwidth, MemorySpec};
@@ -97,6 +98,18 @@ pub(super) fn caches(
         upgrade: cycles_or_zero(&coherence, "upgrade", frequency),
     };
     coherence.finish();
+    config.non_temporal_stores = section
+        .item("non_temporal_stores")
+        .and_then(|item| {
+            item.choice(
+                "an effect of non-temporal stores",
+                &[
+                    ("as_stores", NonTemporalStores::AsStores),
+                    ("bypass", NonTemporalStores::Bypass),
+                ],
+            )
+        })
+        .unwrap_or_default();
     (config, fields)
 }
 
@@ -167,16 +180,32 @@ fn own_levels(
             line,
             shared_by: section
                 .item("shared_by")
-                .and_then(|item| {
-                    item.choice(
-                        "who shares a cache",
-                        &[("core", Sharing::Core), ("socket", Sharing::Socket)],
-                    )
-                })
+                .and_then(|item| item.named::<Sharing>("socket"))
                 .unwrap_or_default(),
             policy: section
                 .item("policy")
-                .and_then(|item| item.choice("a replacement policy", &[("lru", Policy::Lru)]))
+                .and_then(|item| item.named::<Policy>("lru"))
+                .unwrap_or_default(),
+            inclusion: section
+                .item("inclusion")
+                .and_then(|item| {
+                    item.choice(
+                        "an inclusion",
+                        &[
+                            ("inclusive", Inclusion::Inclusive),
+                            ("exclusive", Inclusion::Exclusive),
+                            ("non_inclusive", Inclusion::NonInclusive),
+                        ],
+                    )
+                })
+                .unwrap_or_default(),
+            write_allocate: section
+                .item("write_allocate")
+                .and_then(|item| item.boolean())
+                .unwrap_or(true),
+            prefetch: section
+                .item("prefetch")
+                .map(|item| prefetchers(&item))
                 .unwrap_or_default(),
             latency: latencies(&section, frequency),
         };
@@ -229,9 +258,10 @@ fn own_levels(
     }
     let fields: Vec<&str> = outward.iter().map(|(_, field, _)| field.as_str()).collect();
     let config = CacheConfig {
-        instruction: instruction.as_ref().map(|(_, config)| *config),
-        levels: outward.iter().map(|(.., config)| *config).collect(),
+        instruction: instruction.as_ref().map(|(_, config)| config.clone()),
+        levels: outward.iter().map(|(.., config)| config.clone()).collect(),
         coherence: CoherenceLatency::default(),
+        non_temporal_stores: NonTemporalStores::AsStores,
     };
     let places = VcpuPlace::grid(
         topology.sockets as u16,
@@ -263,6 +293,23 @@ fn own_levels(
     (source.count() == before).then_some((config, sections))
 }
 
+/// Reads a list of prefetchers. A prefetcher that is there twice is a problem, since both want the same lines.
+fn prefetchers(item: &Item<'_>) -> Vec<Prefetch> {
+    let mut read: Vec<Prefetch> = Vec::new();
+    for item in item.list("[\"next-line\"]") {
+        let Some(prefetch) = item.named("next-line") else {
+            continue;
+        };
+        if read.contains(&prefetch) {
+            item.add_problem(format!(
+                "is \"{prefetch}\" a second time, which wants the same lines; leave one out"
+            ));
+        }
+        read.push(prefetch);
+    }
+    read
+}
+
 fn latencies(section: &Section<'_>, frequency: Frequency) -> LevelLatency {
     let section = section.section("latency");
     let read = |key| cycles_or_zero(&section, key, frequency);
@@ -280,8 +327,9 @@ fn latencies(section: &Section<'_>, frequency: Frequency) -> LevelLatency {
     latency
 }
 
-/// Returns the descriptions of the simulated caches that the guest reads by CPUID.
-pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
+/// Returns the descriptions of the simulated caches that the guest reads by CPUID. The guest is told of inclusion where the study describes
+/// the levels (`own`). The presets tell of none, since the bit changes how a C library copies large blocks.
+pub(super) fn descriptions(config: &CacheConfig, own: bool) -> Vec<CacheDescription> {
     let describe = |level: usize, kind, config: &LevelConfig| CacheDescription {
         level: level as u8,
         kind,
@@ -290,8 +338,11 @@ pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
         line: config.line,
         shared_by: match config.shared_by {
             Sharing::Core => SharedBy::Core,
+            Sharing::Cores(cores) => SharedBy::Cores(cores.into()),
             Sharing::Socket => SharedBy::Socket,
         },
+        inclusive: own && level > 1 && config.inclusion == Inclusion::Inclusive,
+        write_allocate: config.write_allocate,
     };
     let mut caches = Vec::new();
     for (index, level) in config.levels.iter().enumerate() {
