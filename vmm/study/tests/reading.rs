@@ -416,7 +416,7 @@ fn wrong_properties_of_levels_are_named() {
         (
             "policy = \"plru\"",
             ways,
-            "s.toml:8: caches.level[0].policy: \"plru\" is no replacement policy; write \"lru\", \"tree-plru\", \"qlru-hXY-mZ-rN-uN\"",
+            "s.toml:8: caches.level[0].policy: \"plru\" is no replacement policy; write \"lru\", \"fifo\", \"tree-plru\", \"qlru-hXY-mZ-rN-uN\"",
         ),
         (
             "policy = \"random-x\"",

@@ -1,6 +1,7 @@
 //! Replacement policies of a cache's sets. A new policy has a file of its own, and its name in this file.
 
 mod ages;
+mod fifo;
 mod qlru;
 mod random;
 mod rrip;
@@ -13,6 +14,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use fifo::Fifo;
 pub use qlru::Qlru;
 use random::Random;
 use rrip::{Drrip, Srrip};
@@ -26,6 +28,8 @@ pub enum Policy {
     /// The least recently used line is replaced.
     #[default]
     Lru,
+    /// The line that came first is replaced.
+    Fifo,
     /// Tree-PLRU. The ways are a power of two. All bits on the path to a line that is used or inserted point away from it.
     TreePlru,
     /// A quad-age LRU policy, as in many Intel processors.
@@ -81,6 +85,7 @@ impl Policy {
     pub(crate) fn fault(self, ways: u32) -> Option<String> {
         let most = match self {
             Policy::Lru => 1024,
+            Policy::Fifo => fifo::MOST_WAYS,
             Policy::TreePlru => tree_plru::MOST_WAYS,
             Policy::Qlru(_) | Policy::Srrip | Policy::Drrip => ages::MOST_WAYS,
             Policy::Random(_) => random::MOST_WAYS,
@@ -103,6 +108,7 @@ impl Policy {
         debug_assert_eq!(self.fault(ways), None);
         match self {
             Policy::Lru => None,
+            Policy::Fifo => Some(Box::new(Fifo)),
             Policy::TreePlru => Some(Box::new(TreePlru)),
             Policy::Qlru(qlru) => Some(Box::new(qlru)),
             Policy::Srrip => Some(Box::new(Srrip)),
@@ -131,6 +137,7 @@ impl FromStr for Policy {
         };
         match text {
             "lru" => Ok(Policy::Lru),
+            "fifo" => Ok(Policy::Fifo),
             "tree-plru" => Ok(Policy::TreePlru),
             "srrip" => Ok(Policy::Srrip),
             "drrip" => Ok(Policy::Drrip),
@@ -145,7 +152,7 @@ impl FromStr for Policy {
                     ))),
                 },
                 None => Err(unknown(
-                    "write \"lru\", \"tree-plru\", \"qlru-hXY-mZ-rN-uN\", \"qlru-hXY-mZ-rN-uN-umo\", \"srrip\", \"drrip\", \"random\", or \
+                    "write \"lru\", \"fifo\", \"tree-plru\", \"qlru-hXY-mZ-rN-uN\", \"qlru-hXY-mZ-rN-uN-umo\", \"srrip\", \"drrip\", \"random\", or \
                      \"random-SEED\""
                         .to_owned(),
                 )),
@@ -158,6 +165,7 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Policy::Lru => f.write_str("lru"),
+            Policy::Fifo => f.write_str("fifo"),
             Policy::TreePlru => f.write_str("tree-plru"),
             Policy::Qlru(qlru) => qlru.fmt(f),
             Policy::Srrip => f.write_str("srrip"),

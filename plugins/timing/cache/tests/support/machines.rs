@@ -98,9 +98,19 @@ impl Structure {
     };
 }
 
+/// Returns whether a policy is modelled for so many ways.
+fn models(policy: Policy, ways: u32) -> bool {
+    match policy {
+        Policy::TreePlru => ways.is_power_of_two(),
+        Policy::Fifo => ways <= 16,
+        _ => true,
+    }
+}
+
 /// Policies of caches. An L0 filter cache may answer repeated hits of all but `qlru-h21-m2-r1-u1` and `qlru-h00-m1-r1-u2`.
-const POLICIES: [&str; 10] = [
+const POLICIES: [&str; 11] = [
     "lru",
+    "fifo",
     "tree-plru",
     "qlru-h11-m1-r0-u0",
     "qlru-h21-m2-r1-u1",
@@ -130,7 +140,7 @@ fn choose(config: &mut CacheConfig, structure: Structure, numbers: &[(usize, usi
     let levels = config.levels.iter_mut().chain(&mut config.instruction);
     for (level, &(policy, prefetchers)) in levels.zip(numbers) {
         let policy = POLICIES[policy].parse().expect("a policy");
-        if structure.policies && (policy != Policy::TreePlru || level.ways.is_power_of_two()) {
+        if structure.policies && models(policy, level.ways) {
             level.policy = policy;
         }
         if structure.prefetchers {

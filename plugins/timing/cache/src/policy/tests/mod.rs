@@ -309,6 +309,13 @@ fn drrip_has_a_selector_of_ten_bits() {
 }
 
 #[test]
+fn fifo_is_the_plain_one() {
+    for ways in [1, 2, 3, 4, 7, 12, 16] {
+        compare(Policy::Fifo, plain::Fifo::new(3, ways as usize), 3, ways);
+    }
+}
+
+#[test]
 fn random_is_the_plain_one() {
     for ways in [1, 2, 3, 4, 7, 16, 24, 64] {
         for seed in [0, 1, 2, u64::MAX] {

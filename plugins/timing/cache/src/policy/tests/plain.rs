@@ -262,6 +262,37 @@ impl Plain for Rrip {
     }
 }
 
+/// First in, first out, by the time of arrival.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fifo {
+    arrivals: Vec<Vec<u64>>,
+    now: u64,
+}
+
+impl Fifo {
+    pub(super) fn new(sets: usize, ways: usize) -> Fifo {
+        Fifo {
+            arrivals: vec![vec![0; ways]; sets],
+            now: 0,
+        }
+    }
+}
+
+impl Plain for Fifo {
+    fn hit(&mut self, _: usize, _: usize) {}
+
+    fn miss(&mut self, set: usize, used: &[bool]) -> usize {
+        let arrivals = &mut self.arrivals[set];
+        let first = || (0..used.len()).min_by_key(|&way| arrivals[way]);
+        let way = leftmost_empty(used).or_else(first).unwrap();
+        self.now += 1;
+        arrivals[way] = self.now;
+        way
+    }
+
+    fn removed(&mut self, _: usize, _: usize) {}
+}
+
 /// Random replacement. The state is the number of replacements.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Random {

@@ -9,7 +9,7 @@ use crate::config::{CacheConfig, LevelConfig};
 #[test]
 fn texts_are_those_of_their_policies() {
     let quads = Quad::all().into_iter().map(Quad::text);
-    let names = ["lru", "tree-plru", "srrip", "drrip", "random"];
+    let names = ["lru", "fifo", "tree-plru", "srrip", "drrip", "random"];
     let seeds = ["random-0", "random-2", "random-18446744073709551615"];
     let texts: Vec<String> = names
         .into_iter()
@@ -17,7 +17,7 @@ fn texts_are_those_of_their_policies() {
         .map(str::to_owned)
         .chain(quads)
         .collect();
-    assert_eq!(texts.len(), 8 + 384);
+    assert_eq!(texts.len(), 9 + 384);
     for text in texts {
         let policy: Policy = text.parse().unwrap();
         assert_eq!(policy.to_string(), text);
@@ -35,24 +35,24 @@ fn configurations_have_texts() {
     let text = "policy = \"qlru-h11-m1-r1-u2\"\n";
     let level: Level = toml::from_str(text).unwrap();
     assert_eq!(toml::to_string(&level).unwrap(), text);
-    let wrong = toml::from_str::<Level>("policy = \"fifo\"").unwrap_err();
+    let wrong = toml::from_str::<Level>("policy = \"mru\"").unwrap_err();
     assert!(
         wrong
             .to_string()
-            .contains("\"fifo\" is no replacement policy"),
+            .contains("\"mru\" is no replacement policy"),
         "{wrong}"
     );
 }
 
 #[test]
 fn unknown_texts_are_refused_with_what_is_wrong() {
-    let all = "write \"lru\", \"tree-plru\", \"qlru-hXY-mZ-rN-uN\", \"qlru-hXY-mZ-rN-uN-umo\", \"srrip\", \"drrip\", \"random\", or \
+    let all = "write \"lru\", \"fifo\", \"tree-plru\", \"qlru-hXY-mZ-rN-uN\", \"qlru-hXY-mZ-rN-uN-umo\", \"srrip\", \"drrip\", \"random\", or \
                \"random-SEED\"";
     let form = "write \"qlru-hXY-mZ-rN-uN\", with or without \"-umo\"";
     let hits = "is none of h00, h01, h10, h11, h20 and h21";
     for (text, advice) in [
         ("", all.to_owned()),
-        ("fifo", all.to_owned()),
+        ("mru", all.to_owned()),
         ("LRU", all.to_owned()),
         ("lru ", all.to_owned()),
         ("qlru", all.to_owned()),
@@ -114,6 +114,7 @@ fn unknown_texts_are_refused_with_what_is_wrong() {
 fn numbers_of_ways_are_refused_with_what_is_wrong() {
     for (text, most) in [
         ("lru", 1024),
+        ("fifo", 16),
         ("tree-plru", 64),
         ("qlru-h00-m1-r2-u1", 32),
         ("srrip", 32),

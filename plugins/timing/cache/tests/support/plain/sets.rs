@@ -87,6 +87,7 @@ fn replacement(policy: Policy, sets: usize, ways: usize) -> Box<dyn Replacement>
         Policy::Qlru(_) => Box::new(policies::Qlru::new(quad(policy), sets, ways)),
         Policy::Srrip => Box::new(policies::Rrip::srrip(sets, ways)),
         Policy::Drrip => Box::new(policies::Rrip::drrip(sets, ways)),
+        Policy::Fifo => Box::new(policies::Fifo::new(sets, ways)),
         Policy::Random(seed) => Box::new(policies::Random::new(seed)),
         policy => panic!("policy {policy} has no plain implementation"),
     }
