@@ -10,6 +10,7 @@ mod stream;
 mod stride;
 #[cfg(test)]
 mod testing;
+mod up_down;
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,6 +35,8 @@ pub enum Prefetch {
     NextLine,
     /// `adjacent-line`: a miss brings the other line of the aligned pair of lines.
     AdjacentLine,
+    /// `up-down`: a miss, or the first use of a prefetched line, brings the next or the previous line, as the access before tells.
+    UpDown,
     /// `stride`: an instruction whose accesses are equally far apart brings the lines that it will access.
     Stride(Stride),
     /// `stream`: accesses that go through a page in one direction bring the lines ahead of them.
@@ -41,9 +44,10 @@ pub enum Prefetch {
 }
 
 /// Names of all prefetchers.
-const NAMES: [&str; 4] = [
+const NAMES: [&str; 5] = [
     next_line::NAME,
     adjacent_line::NAME,
+    up_down::NAME,
     stride::NAME,
     stream::NAME,
 ];
@@ -106,6 +110,7 @@ impl Prefetch {
         match self {
             Prefetch::NextLine => Box::new(next_line::NextLine::new(pages)),
             Prefetch::AdjacentLine => Box::new(adjacent_line::AdjacentLine::new(pages)),
+            Prefetch::UpDown => Box::new(up_down::UpDown::new(pages)),
             Prefetch::Stride(stride) => Box::new(stride.prefetcher(pages)),
             Prefetch::Stream(stream) => Box::new(stream.prefetcher(pages)),
         }
@@ -125,6 +130,7 @@ impl FromStr for Prefetch {
             adjacent_line::NAME => {
                 parameters::read(name, &[], values).map(|[]| Prefetch::AdjacentLine)
             }
+            up_down::NAME => parameters::read(name, &[], values).map(|[]| Prefetch::UpDown),
             stride::NAME => Stride::read(values).map(Prefetch::Stride),
             stream::NAME => Stream::read(values).map(Prefetch::Stream),
             _ => Err(UnknownPrefetcher::Name(name.to_owned())),
@@ -138,6 +144,7 @@ impl fmt::Display for Prefetch {
         match self {
             Prefetch::NextLine => f.write_str(next_line::NAME),
             Prefetch::AdjacentLine => f.write_str(adjacent_line::NAME),
+            Prefetch::UpDown => f.write_str(up_down::NAME),
             Prefetch::Stride(stride) => stride.fmt(f),
             Prefetch::Stream(stream) => stream.fmt(f),
         }

@@ -140,6 +140,7 @@ mod tests {
         let canonical = [
             "next-line",
             "adjacent-line",
+            "up-down",
             "stride:entries=64,distance=1,degree=1",
             "stream:streams=32,distance=20,degree=2,train=2",
         ];
@@ -189,7 +190,7 @@ mod tests {
             assert_eq!(
                 refusal(text),
                 format!(
-                    "\"{text}\" is no prefetcher; write one of next-line, adjacent-line, stride, stream"
+                    "\"{text}\" is no prefetcher; write one of next-line, adjacent-line, up-down, stride, stream"
                 )
             );
         }

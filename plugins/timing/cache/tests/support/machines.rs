@@ -123,10 +123,11 @@ const POLICIES: [&str; 11] = [
 ];
 
 /// Lists of prefetchers of caches.
-const PREFETCHERS: [&[&str]; 9] = [
+const PREFETCHERS: [&[&str]; 10] = [
     &[],
     &["next-line"],
     &["adjacent-line"],
+    &["up-down"],
     &["stride:entries=8,degree=2"],
     &["stride:entries=1,distance=2"],
     &["stream:streams=2,distance=5,degree=2,train=1"],

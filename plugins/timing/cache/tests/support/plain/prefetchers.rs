@@ -34,6 +34,22 @@ impl Prefetcher for AdjacentLine {
     }
 }
 
+/// Goes on in the direction of the last two accesses, if they were to one page.
+#[derive(Default)]
+struct UpDown(Vec<i128>);
+
+impl Prefetcher for UpDown {
+    fn observe(&mut self, access: &Observed) -> Vec<i128> {
+        self.0.push(access.line.into());
+        match self.0[..] {
+            [.., before, last] if before != last && page(before) == page(last) => {
+                vec![last + (last - before).signum()]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// The third access of an instruction at equal distances asks for lines ahead.
 struct Stride {
     entries: u64,
@@ -154,6 +170,7 @@ fn prefetcher(prefetch: &Prefetch) -> Box<dyn Prefetcher> {
     let number = |name: &str| parameters[name].parse::<u16>().expect("a number");
     match name {
         "next-line" => Box::new(NextLine),
+        "up-down" => Box::new(UpDown::default()),
         "adjacent-line" => Box::new(AdjacentLine),
         "stride" => Box::new(Stride {
             entries: number("entries").into(),
