@@ -145,7 +145,7 @@ pub(crate) struct Cost {
     /// Cycles of one event; 0 for events with memory, whose cycles vary.
     pub(crate) latency: u32,
     pub(crate) term: StallTerm,
-    /// Source of the answer; `None` if the event does not answer a request.
+    /// Source of the answer, if another cache or memory answers a request by the event.
     pub(crate) source: Option<Source>,
 }
 
@@ -194,20 +194,7 @@ pub(crate) struct Events {
 impl Cost {
     fn new(index: usize, kind: &Kind, levels: usize) -> Cost {
         let between = index.checked_sub(levels * LEVEL_EVENTS);
-        let is_hit = |event: usize| {
-            [
-                LevelEvent::ReadHit,
-                LevelEvent::WriteHit,
-                LevelEvent::FetchHit,
-                LevelEvent::ReadPrefetchHit,
-                LevelEvent::WritePrefetchHit,
-                LevelEvent::FetchPrefetchHit,
-            ]
-            .iter()
-            .any(|hit| *hit as usize == event)
-        };
         let source = match between {
-            None if is_hit(index % LEVEL_EVENTS) => Source::of_level(index / LEVEL_EVENTS + 1),
             // The other cache supplies the line, clean or modified.
             Some(0..6) => Some(Source::OtherCache),
             Some(MEMORY_EVENTS) => Some(Source::LocalMemory),

@@ -1,6 +1,6 @@
 //! Costs of first-level hits, and permissions of the L0 filter cache.
 
-use nodescope_plugin_api::{L0Geometry, Outcome, Permission, Side, StallTerm};
+use nodescope_plugin_api::{L0Geometry, Outcome, Permission, Side};
 
 use crate::config::{CacheConfig, LevelConfig, NonTemporalStores};
 use crate::policy::Policy;
@@ -99,7 +99,4 @@ impl FirstLevel {
         let stall = u32::try_from(stall).unwrap_or(u32::MAX);
         Outcome::new(stall, self.grants[side as usize][state as usize], replaced)
     }
-
-    /// Returns the CPI term of first-level hits.
-    pub(crate) const TERM: StallTerm = StallTerm::Level1;
 }

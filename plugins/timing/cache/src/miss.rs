@@ -164,9 +164,10 @@ impl<W: Word> Hierarchy<W> {
             return (false, None, 0);
         }
         // A modified line, which an exclusive cache gave up, gets no mark.
-        let entry = match !V::USUAL && self.request.prefetch && state != State::Modified {
-            false => state as u64,
-            true => with_prefetch_mark(state as u64),
+        let entry = if !V::USUAL && self.request.prefetch && state != State::Modified {
+            with_prefetch_mark(state as u64)
+        } else {
+            state as u64
         };
         let (last, way) = self.fill(tree, variant, first, line, lookup, oldest, entry, updates);
         let geometry = &tree.nodes.get(first).geometry;
@@ -174,8 +175,8 @@ impl<W: Word> Hierarchy<W> {
         (true, replaced, way)
     }
 
-    /// Supplies the wanted line from the cache `node`, which has the line in `way`, to the next cache inside. Returns the state for that
-    /// cache.
+    /// Supplies the wanted line from the cache `node`, which has the line in `way`, to the next cache inside. `asked` is the number of
+    /// caches of the path inside `node`, which did not have the line. Returns the state for the next cache inside.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     fn supply<V: Variant>(

@@ -1,9 +1,8 @@
 //! One reference: a hit of the first level, or a miss.
 
-use nodescope_plugin_api::{Access, Hits, L0Update, MemRef, Outcome, Permission, Side};
+use nodescope_plugin_api::{Access, Hits, L0Update, MemRef, Outcome, Permission, Side, StallTerm};
 
 use crate::config::NonTemporalStores;
-use crate::first_level::FirstLevel;
 use crate::geometry::LineLookup;
 use crate::hierarchy::Hierarchy;
 use crate::miss::Wanted;
@@ -205,7 +204,7 @@ impl<W: Word> Hierarchy<W> {
             stall += self.request.stall;
         } else {
             let hit = u64::from(tree.first_level.hits[access as usize]);
-            self.ledger.charges.stall(FirstLevel::TERM, hit);
+            self.ledger.charges.stall(StallTerm::Level1, hit);
             stall += hit;
         }
         let mut state = State::of(entry);

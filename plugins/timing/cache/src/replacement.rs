@@ -13,18 +13,6 @@ use crate::tags::{State, is_modified, is_prefetched};
 use crate::tree::Tree;
 use crate::word::{Baseline, Variant, Word};
 
-/// Returns the policy of a cache that is not LRU, and the state of a set.
-fn policy_of<'a>(
-    policies: &'a mut [Option<PolicyState>],
-    node: u32,
-    number: u32,
-    ways: u32,
-) -> Option<(&'a mut dyn Replacement, SetState<'a>)> {
-    let PolicyState { replacement, sets } = policies[node as usize].as_mut()?;
-    let bits = &mut sets[number as usize];
-    Some((replacement.as_mut(), SetState { number, ways, bits }))
-}
-
 impl<W: Word> Hierarchy<W> {
     /// Looks a line up in a cache. Returns the look-up, and the line's way if the cache has the line.
     #[inline(always)]
@@ -79,9 +67,10 @@ impl<W: Word> Hierarchy<W> {
             })
     }
 
+    /// Runs a function on the policy of a cache, which is not LRU, and the state of a line's set.
     #[cold]
     #[inline(never)]
-    fn with_policy<T: Default>(
+    fn with_policy<T>(
         &mut self,
         tree: &Tree,
         node: u32,
@@ -89,11 +78,12 @@ impl<W: Word> Hierarchy<W> {
         run: impl FnOnce(&mut dyn Replacement, SetState<'_>) -> T,
     ) -> T {
         let geometry = &tree.nodes.get(node).geometry;
-        let (set, ways) = (geometry.set(line), geometry.ways);
-        match policy_of(&mut self.policies, node, set, ways) {
-            Some((policy, set)) => run(policy, set),
-            None => T::default(),
-        }
+        let (number, ways) = (geometry.set(line), geometry.ways);
+        let Some(PolicyState { replacement, sets }) = &mut self.policies[node as usize] else {
+            unreachable!("only caches with LRU have no policy state");
+        };
+        let bits = &mut sets[number as usize];
+        run(replacement.as_mut(), SetState { number, ways, bits })
     }
 
     /// Returns the way that a new line gets: an empty one, or that of the line to be replaced.
