@@ -308,7 +308,7 @@ pub enum CacheConfigError {
     },
     /// A level that includes the levels inside it, but does not take the lines of writes that they take.
     #[error(
-        "{field}.write_allocate: is false, but the level includes a level that allocates; set inclusion = \"non_inclusive\" or \"exclusive\""
+        "{field}.write_allocate: is false, but the level includes a level that allocates; leave write_allocate out, or set inclusion = \"non_inclusive\""
     )]
     NoAllocation {
         /// Path of the wrong outer level in the configuration: `levels[i]`.
