@@ -7,8 +7,8 @@ use super::{Answer, Observed, Prefetcher};
 /// Name in the text form.
 pub(super) const NAME: &str = "up-down";
 
-/// A miss, or the first use of a prefetched line, asks for the next line if the last such access of the cache was to a lower line of the page,
-/// and for the previous line if it was to a higher one.
+/// Accesses that count are misses and first uses of prefetched lines. Such an access asks for the next line if the one before was to a lower
+/// line of the same page. It asks for the previous line if the one before was to a higher line of the page.
 #[derive(Debug)]
 pub(super) struct UpDown {
     pages: Pages,
