@@ -79,6 +79,11 @@ fn seeds_that_once_differed_agree() {
         (Kind::Node, 80_000_146),
         (Kind::Caches, 80_000_258),
         (Kind::Node, 80_000_062),
+        // With the last ones, nodes that shared code counted data beside code as code, and the interpreter did not.
+        (Kind::Blocks, 46),
+        (Kind::Node, 1138),
+        (Kind::Node, 2035),
+        (Kind::Node, 500_032),
     ] {
         if let Err(failure) = run(&[kind], seed, 1, None, |_| {}) {
             panic!("{failure}");

@@ -2,9 +2,10 @@
 //!
 //! RAM is not part of the state, because it is large and is stored uncompressed in a snapshot (`vmm/snapshot`). State and RAM are loaded
 //! into a node that was built from the same description. Decoded and translated code is not part of the state, because results do not
-//! depend on it. The numbers that windows have assigned to code are part of the state, since a profile lists code by these numbers. Cached
-//! address translations are not part of the state, although a guest can notice that: after it has cleared the accessed bit of a page
-//! without INVLPG, the bit is set again sooner. Models exist only in windows, in which no state can be taken.
+//! depend on it. Which pages count as code is part of the state, since a write to code ends a block. The numbers that windows have assigned
+//! to code are part of the state, since a profile lists code by these numbers. Cached address translations are not part of the state,
+//! although a guest can notice that: after it has cleared the accessed bit of a page without INVLPG, the bit is set again sooner. Models
+//! exist only in windows, in which no state can be taken.
 //!
 //! A state may come from a damaged or hostile file. [`Node::load_state`] refuses a state that no node can have been in, if the state would
 //! make the host panic or wait. A guest that fails because of its state harms only itself.
@@ -17,6 +18,7 @@ use nodescope_devices::virtio::DeviceState;
 use nodescope_devices::virtio::net::Frame;
 use nodescope_engine::{CodeNumbers, EngineError, Vcpu};
 use nodescope_hypercall::{Function, TRANSPORT_DIRECT, TRANSPORT_DOORBELL};
+use nodescope_memory::CodePage;
 use nodescope_plugin_api::Context;
 use nodescope_x86::VcpuState;
 use serde::{Deserialize, Serialize};
@@ -76,6 +78,8 @@ pub struct NodeState {
     pub notes: Notes,
     /// Quota and lengths of the guest's result files.
     pub files: FileQuotaState,
+    /// State of the code map of each region of RAM.
+    pub code: Vec<Vec<CodePage>>,
     /// Numbers that windows have assigned to code.
     pub numbers: CodeNumbers,
 }
@@ -249,6 +253,7 @@ impl Node {
             inside: motherboard.inside.iter().map(|(k, v)| (*k, *v)).collect(),
             notes: motherboard.notes.clone(),
             files: motherboard.files.save(),
+            code: self.ram().regions().iter().map(|r| r.code.save()).collect(),
             numbers: self
                 .portable()
                 .map(|v| v.code_numbers())
@@ -256,8 +261,8 @@ impl Node {
         })
     }
 
-    /// Loads a state into a node of the same description. The node's RAM must have the contents that belong to the state, or get them next
-    /// ([`nodescope_memory::Ram::map_file`]). After an error the node must not run.
+    /// Loads a state into a node of the same description that has not run yet. The node's RAM must have the contents that belong to the
+    /// state. After an error the node must not run.
     pub fn load_state(&mut self, state: NodeState) -> Result<(), StateError> {
         self.refuse_in_window()?;
         let node = self.index;
@@ -314,6 +319,13 @@ impl Node {
         motherboard.recent = state.recent;
         motherboard.inside = state.inside.into_iter().collect();
         motherboard.notes = state.notes;
+        let regions = self.ram().regions();
+        let mut maps = regions.iter().zip(&state.code);
+        if regions.len() != state.code.len() || !maps.all(|(r, code)| r.code.restore(code)) {
+            return Err(impossible(
+                "its code is not in its memory, or the node has run",
+            ));
+        }
         let restored = match self.portable_mut() {
             Some(vcpu) => vcpu.restore_code_numbers(state.numbers),
             None => true,

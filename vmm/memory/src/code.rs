@@ -1,5 +1,10 @@
-//! The code map records which guest memory has been decoded as code, in granules of 64 bytes. A write to code by a vCPU or device
-//! invalidates decoded code; a write to data beside code does not.
+//! The code map records which guest memory counts as code. A write to code by a vCPU or device invalidates decoded code, and ends the
+//! block that writes.
+//!
+//! A page with decoded code counts as code as a whole, since nodes share translated code by pages: a block of shared code may run that this
+//! node has not decoded. A page that is often written to is not shared. Of such a page only the granules of 64 bytes with decoded code count
+//! as code, so that a write to data beside code invalidates nothing. The rule is the same for all engines, because the end of a block
+//! decides where a time slice ends.
 //!
 //! One mask bit represents a granule; 64 bits represent a page. A write to a granule with code advances the page's generation. A decoded
 //! block records the generation under which it was made, and is dropped when the page has another one (SDM vol. 3A §8.1.3: self- and
@@ -8,13 +13,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
 use vm_memory::bitmap::{Bitmap, BitmapSlice, NewBitmap, WithBitmapSlice};
 
 /// Base-2 logarithm of a granule's size in bytes.
-pub const GRANULE_SHIFT: u32 = 6;
+const GRANULE_SHIFT: u32 = 6;
 
 /// Base-2 logarithm of a large page's size in bytes.
 const LARGE_SHIFT: u32 = 21;
+
+/// Maximum number of writes to a page's code up to which the whole page counts as code, and nodes may share its translated code.
+pub const MOST_WRITES_OF_SHARED_PAGE: u32 = 16;
 
 /// Number of most recent writes to code whose pages are recorded.
 const RECENT: usize = 32;
@@ -25,6 +34,17 @@ struct Page {
     mask: AtomicU64,
     /// Number of writes to granules of the page that had code.
     generation: AtomicU32,
+}
+
+/// State of one page of a [`CodeMap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodePage {
+    /// Number of the page in its region.
+    pub page: u32,
+    /// See [`CodeMap::generation`].
+    pub generation: u32,
+    /// Granules that count as code, one bit each.
+    pub granules: u64,
 }
 
 /// Code map of one RAM region, indexed by byte offset in the region. Clones share the map.
@@ -78,10 +98,11 @@ impl CodeMap {
     /// before: all users that cache write permission for the page must then drop the permission.
     pub fn mark(&self, offset: usize, len: usize) -> bool {
         let page = &self.0.pages[offset >> 12];
-        let first = page
-            .mask
-            .fetch_or(granules(offset & 0xfff, len), Ordering::Relaxed)
-            == 0;
+        let code = match page.generation.load(Ordering::Relaxed) {
+            0..=MOST_WRITES_OF_SHARED_PAGE => u64::MAX,
+            _ => granules(offset & 0xfff, len),
+        };
+        let first = page.mask.fetch_or(code, Ordering::Relaxed) == 0;
         if first {
             self.0.marks.fetch_add(1, Ordering::Relaxed);
             self.0.with_code[offset >> LARGE_SHIFT].fetch_add(1, Ordering::Relaxed);
@@ -109,6 +130,39 @@ impl CodeMap {
         let now = self.rewrites();
         let page = |n: u64| self.0.recent[n as usize % RECENT].load(Ordering::Relaxed);
         (now - seen <= RECENT as u64).then(|| (seen..now).map(move |n| (page(n) as usize) << 12))
+    }
+
+    /// Returns the states of all pages that have code or had code, in order.
+    pub fn save(&self) -> Vec<CodePage> {
+        let pages = (0..).zip(&self.0.pages).map(|(number, page)| CodePage {
+            page: number,
+            generation: page.generation.load(Ordering::Relaxed),
+            granules: page.mask.load(Ordering::Relaxed),
+        });
+        pages
+            .filter(|page| page.generation != 0 || page.granules != 0)
+            .collect()
+    }
+
+    /// Restores the states of pages. Returns false, and changes nothing, if the pages are not pages of the region in ascending order, or if
+    /// code was decoded from the region already: a decoded block could have the generation of other contents.
+    pub fn restore(&self, pages: &[CodePage]) -> bool {
+        let ascending = pages.windows(2).all(|two| two[0].page < two[1].page);
+        let last = pages.last().map_or(0, |last| last.page as usize);
+        if !ascending || last >= self.0.pages.len().max(1) || self.marks() != 0 {
+            return false;
+        }
+        for state in pages {
+            let page = &self.0.pages[state.page as usize];
+            page.generation.store(state.generation, Ordering::Relaxed);
+            page.mask.store(state.granules, Ordering::Relaxed);
+            if state.granules != 0 {
+                let large = (state.page as usize) << 12 >> LARGE_SHIFT;
+                self.0.with_code[large].fetch_add(1, Ordering::Relaxed);
+                self.0.marks.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        true
     }
 
     /// Records a write to `offset..offset + len`. Returns true if the write hit code.
@@ -214,15 +268,27 @@ impl NewBitmap for CodeMap {
 mod tests {
     use super::*;
 
+    /// Makes a map of this length, with a page that is written to so often that it is not shared.
+    fn map_with_private_page(len: usize, page: usize) -> CodeMap {
+        let map = CodeMap::with_len(len);
+        for n in 0..=MOST_WRITES_OF_SHARED_PAGE {
+            assert!(map.mark(page, 1));
+            assert_eq!(map.generation(page), n);
+            assert!(map.written(page + 4095, 1), "the whole page is code");
+        }
+        map
+    }
+
     #[test]
-    fn a_write_beside_code_keeps_the_generation() {
-        let map = CodeMap::with_len(8192);
+    fn a_write_beside_code_keeps_the_generation_of_a_page_that_is_not_shared() {
+        let map = map_with_private_page(8192, 4096);
+        let before = map.generation(4096);
         assert!(map.mark(4096 + 100, 30));
         assert!(!map.mark(4096 + 128, 2), "second mark of the page");
         assert!(!map.written(4096 + 192, 64), "granule 3 holds no code");
-        assert_eq!(map.generation(4096), 0);
+        assert_eq!(map.generation(4096), before);
         assert!(map.written(4096 + 127, 1));
-        assert_eq!(map.generation(4096), 1);
+        assert_eq!(map.generation(4096), before + 1);
         assert_eq!(map.generation(0), 0);
         assert!(!map.has_code(4096));
     }
@@ -237,7 +303,6 @@ mod tests {
         assert!(map.large_page_has_code(0x10_0000) && !map.large_page_has_code(2 << 20));
         map.written(0x3080, 8);
         map.written(0x3008, 8);
-        map.written(0x3048, 8);
         assert!(map.large_page_has_code(0), "the other page's");
         map.written(0x1f_5000, 1);
         assert!(!map.large_page_has_code(0));
@@ -271,6 +336,40 @@ mod tests {
         (0..RECENT).for_each(write);
         assert_eq!(pages(map.rewrites() - RECENT as u64).unwrap().len(), RECENT);
         assert_eq!(pages(seen), None);
+    }
+
+    #[test]
+    fn a_restored_map_continues_like_the_saved_one() {
+        let map = map_with_private_page(4 << 20, 0x5000);
+        for offset in [0x3000, 0x5040, 0x20_0000] {
+            map.mark(offset, 16);
+        }
+        let saved = map.save();
+        let other = CodeMap::with_len(4 << 20);
+        assert!(other.restore(&saved));
+        assert_eq!(other.save(), saved);
+        assert_ne!(other.marks(), 0);
+        for map in [&map, &other] {
+            assert!(!map.written(0x5000, 64) && map.written(0x5040, 1));
+            assert!(map.written(0x3fff, 1) && map.written(0x20_0fff, 1));
+            assert!(!map.large_page_has_code(0) && !map.large_page_has_code(0x20_0000));
+        }
+        assert_eq!(other.save(), map.save());
+    }
+
+    #[test]
+    fn a_state_of_other_pages_is_refused() {
+        let map = CodeMap::with_len(8192);
+        let page = |page| CodePage {
+            page,
+            generation: 1,
+            granules: 1,
+        };
+        for bad in [&[page(2)][..], &[page(1), page(0)], &[page(1), page(1)]] {
+            assert!(!map.restore(bad));
+        }
+        assert_eq!(map.save(), []);
+        assert!(map.restore(&[]) && map.restore(&[page(0), page(1)]));
     }
 
     #[test]

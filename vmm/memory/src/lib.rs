@@ -5,6 +5,6 @@ mod map;
 pub mod paging;
 mod ram;
 
-pub use code::{CodeMap, CodeSlice, GRANULE_SHIFT};
+pub use code::{CodeMap, CodePage, CodeSlice, MOST_WRITES_OF_SHARED_PAGE};
 pub use map::MapError;
 pub use ram::{GuestRam, LayoutError, MMIO_GAP_END, MMIO_GAP_START, NumaRange, Ram, RamRegion};

@@ -218,9 +218,9 @@ mod tests {
         let ram = Ram::new(&[2 << 20]).unwrap();
         let region = ram.region(0x3000).unwrap();
         region.code.mark(0x3040, 16);
-        ram.write(0x3000, &[0; 64]);
+        ram.write(0x2fc0, &[0; 64]);
         assert_eq!(region.code.generation(0x3000), 0);
-        ram.write(0x3030, &[0; 32]);
+        ram.write(0x2ff0, &[0; 32]);
         assert_eq!(region.code.generation(0x3000), 1);
     }
 

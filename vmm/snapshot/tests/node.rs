@@ -163,5 +163,9 @@ fn a_state_is_refused_by_another_node() {
     refuse(&|s| s.chipset.interrupts.local[1].id = 7, "vCPUs");
     refuse(&|s| s.chipset.rtc.index = 200, "real-time clock");
     refuse(&|s| s.chipset.serial.fifo = vec![0; 100], "serial port");
-    node.load_state(good).unwrap();
+    refuse(&|s| s.code[0][0].page = 1 << 30, "code");
+    let used = node.load_state(good.clone()).unwrap_err().to_string();
+    assert!(used.contains("code"), "{used}");
+    let mut other = support::node(Ram::new(&[RAM]).unwrap(), Translate::Never);
+    other.load_state(good).unwrap();
 }

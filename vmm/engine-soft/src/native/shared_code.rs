@@ -4,8 +4,8 @@
 //! the vCPU only by a register, so that one copy serves all nodes. The key of shared code is its *page*: contents (4 KiB) and linear
 //! address. Blocks of a page are chained for all nodes. Branches between pages use each vCPU's own jump cache.
 //!
-//! A node that uses the code of a page counts all bytes of the page as code. A write to any of these bytes therefore ends the use of the
-//! shared code, as it ends the use of decoded blocks. Pages that are often written to have code of their own in each node.
+//! All bytes of a page with shared code count as code ([`nodescope_memory::CodeMap`]). A write to any of these bytes therefore ends the use
+//! of the shared code, as it ends the use of decoded blocks. Pages that are often written to have code of their own in each node.
 //!
 //! Shared code is never thrown away before the last node ends, since any thread may be running it. When the memory for shared code is used
 //! up, nodes make code of their own.
@@ -15,14 +15,13 @@ use std::hash::BuildHasherDefault;
 use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nodescope_memory::MOST_WRITES_OF_SHARED_PAGE;
+
 use super::{BlockExit, CodeAddress, Host, TranslationCache};
 use crate::block::{AddressHasher, Block, HostCode};
 use crate::cpu::{Cpu, Mode};
 use crate::features::Features;
 use crate::softmmu::TlbLayout;
-
-/// Maximum number of writes to a page's code: after more writes, a node no longer shares the page's code.
-const MOST_REWRITES: u32 = 16;
 
 /// A page of shared code, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,16 +108,12 @@ impl Cpu {
         let region = self.ram.region(physical)?;
         let offset = (physical - region.start) as usize;
         let generation = region.code.generation(offset);
-        if generation > MOST_REWRITES {
+        if generation > MOST_WRITES_OF_SHARED_PAGE {
             return None;
         }
         let known = self.code().shared_pages.known.get(&key);
         if let Some((_, page)) = known.filter(|(seen, _)| *seen == generation) {
             return Some(*page);
-        }
-        let region = self.ram.region(physical)?;
-        if region.code.mark(offset, 4096) {
-            self.data_tlb.revoke_writes();
         }
         let mut contents = [0_u8; 4096];
         self.copy_physical(physical, &mut contents)?;
