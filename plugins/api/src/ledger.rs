@@ -153,6 +153,7 @@ mod tests {
             now: 0,
             site: Site::default(),
             non_temporal: false,
+            locked: false,
         }
     }
 

@@ -20,7 +20,7 @@ pub use counters::{Counters, FLOP_CLASSES, FlopClass};
 pub use direct::{AcceptedDirectMisses, DirectMiss, DirectMissFunction, DirectMisses};
 pub use ledger::{Account, Key, Ledger, Tally};
 pub use reference::{
-    Access, Context, Hits, L0Geometry, L0Update, MemRef, MemoryModel, MemoryTiming,
+    Access, Context, Hits, L0Geometry, L0Update, LineMoves, MemRef, MemoryModel, MemoryTiming,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Site, Statistic, Term,
 };
 pub use topology::VcpuPlace;

@@ -91,6 +91,8 @@ pub struct MemRef {
     pub site: Site,
     /// True for a store with a non-temporal hint (SDM vol. 1 §10.4.6.2).
     pub non_temporal: bool,
+    /// True for the read and the write of a locked instruction (SDM vol. 3A §9.1.2).
+    pub locked: bool,
 }
 
 /// Accesses to a line that the engine's L0 filter cache may answer without asking the model.
@@ -237,6 +239,15 @@ pub struct L0Geometry {
     pub instruction_ways: u8,
 }
 
+/// Lines that vCPUs took from each other, for a node that decides how long its vCPUs run in turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineMoves {
+    /// Number of times that a vCPU took a line that another vCPU had written.
+    pub count: u64,
+    /// Clock in cycles up to which the vCPU that took the last line should run, even beyond its time slice.
+    pub keeps_until: u64,
+}
+
 /// A timing model of the memory system of one node. The engine calls these functions.
 pub trait MemoryModel: Send {
     /// Returns the shape of the L0 filter cache under which this model stays exact.
@@ -266,6 +277,11 @@ pub trait MemoryModel: Send {
     /// than a stall, the engine counts the difference as [`StallTerm::Unattributed`](crate::StallTerm::Unattributed).
     fn take_charges(&mut self) -> Charges {
         Charges::default()
+    }
+
+    /// Returns the lines that vCPUs have taken from each other so far.
+    fn line_moves(&self) -> LineMoves {
+        LineMoves::default()
     }
 
     /// Records lines that became modified ([`Hits::modified`]), without a reference.

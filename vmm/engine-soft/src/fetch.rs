@@ -309,6 +309,7 @@ impl Cpu {
                     now: self.now_at_block_start(),
                     site: self.native.site.site(0),
                     non_temporal: false,
+                    locked: false,
                 };
                 let (outcome, placement) = self.report_reference(Baseline, &reference, line);
                 self.instruction_l0.fill(line, &outcome, placement);

@@ -45,7 +45,7 @@ pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut S
         flops: 0,
         aux: 0,
     };
-    if instruction.has_lock_prefix() {
+    if is_locked(instruction) {
         op.attr |= attr::LOCK;
     }
     if instruction.has_rep_prefix() {
@@ -78,6 +78,15 @@ pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut S
         op.handler = handler;
     }
     op
+}
+
+/// Returns whether an instruction is locked: it has the LOCK prefix, or is XCHG with memory (SDM vol. 3A §9.1.2.1).
+pub fn is_locked(instruction: &Instruction) -> bool {
+    let exchange = || {
+        let memory = |n| instruction.op_kind(n) == OpKind::Memory;
+        instruction.mnemonic() == Mnemonic::Xchg && (memory(0) || memory(1))
+    };
+    instruction.has_lock_prefix() || exchange()
 }
 
 /// Returns whether an instruction is a store with a non-temporal hint.

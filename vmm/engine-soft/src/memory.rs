@@ -647,6 +647,7 @@ impl Cpu {
             now: self.now_at_block_start(),
             site: origin.site,
             non_temporal: origin.non_temporal,
+            locked: origin.locked,
         };
         let line = self.data_tlb.line(place.physical);
         let (outcome, placement) = self.report_reference(isa, &reference, line);

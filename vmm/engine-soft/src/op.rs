@@ -69,7 +69,7 @@ pub mod attr {
     pub const ADDRESS_32: u8 = 1 << 0;
     /// Effective addresses wrap at 16 bits.
     pub const ADDRESS_16: u8 = 1 << 1;
-    /// The instruction has the LOCK prefix.
+    /// The instruction is locked ([`crate::lower::is_locked`]).
     pub const LOCK: u8 = 1 << 2;
     /// REP / REPE prefix (F3).
     pub const REP: u8 = 1 << 3;

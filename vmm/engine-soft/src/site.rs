@@ -81,6 +81,8 @@ pub struct Origin {
     pub site: Site,
     /// Value of [`nodescope_plugin_api::MemRef::non_temporal`].
     pub non_temporal: bool,
+    /// Value of [`nodescope_plugin_api::MemRef::locked`].
+    pub locked: bool,
 }
 
 impl Cpu {
@@ -96,6 +98,7 @@ impl Cpu {
         Origin {
             site: running.site(operation),
             non_temporal: access == Access::Write && op.attr & attr::NON_TEMPORAL != 0,
+            locked: op.attr & attr::LOCK != 0,
         }
     }
 }

@@ -13,15 +13,15 @@ use nodescope_engine::{
 };
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request, TRANSPORT_DIRECT};
 use nodescope_plugin_api::{
-    AcceptedDirectMisses, Charges, Context, Counters, Hits, L0Update, MemRef, MemoryModel, Outcome,
-    Permission, Privilege,
+    AcceptedDirectMisses, Charges, Context, Counters, Hits, L0Update, LineMoves, MemRef,
+    MemoryModel, Outcome, Permission, Privilege,
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
 use crate::files::{FileLimits, FileQuota, FileRefusal};
-use crate::node::TIME_SLICE_CYCLES;
+use crate::node::{SHARING_SLICE_CYCLES, TIME_SLICE_CYCLES};
 use crate::notes::Notes;
 
 /// Maximum number of activities ([`Activity`]) that a node distinguishes. Only a guest kernel that invents address spaces would exceed it.
@@ -113,6 +113,10 @@ pub struct Motherboard {
     pub(crate) pace: Option<Box<dyn Pace>>,
     pub(crate) has_pace: bool,
     pub(crate) time_slice: TimeSlice,
+    /// Length of the next time slice in cycles.
+    pub(crate) slice_cycles: u64,
+    /// Number of lines that vCPUs had taken from each other before the last time slice.
+    pub(crate) moves_seen: u64,
     /// Clock in cycles of each vCPU at which its call stack is sampled next; `u64::MAX` for never.
     pub(crate) sample_at: Vec<u64>,
 }
@@ -183,6 +187,8 @@ impl Motherboard {
             pace: None,
             has_pace: false,
             time_slice: TimeSlice::default(),
+            slice_cycles: TIME_SLICE_CYCLES,
+            moves_seen: 0,
             sample_at: vec![u64::MAX; vcpus],
         }
     }
@@ -207,7 +213,27 @@ impl Motherboard {
 
     /// Returns the latest clock, in cycles, at which a time slice that begins at `now` may end.
     pub(crate) fn latest_slice_end(&self, now: u64) -> u64 {
-        self.target.min(now + TIME_SLICE_CYCLES)
+        self.target.min(now + self.slice_cycles)
+    }
+
+    /// Returns the lines that vCPUs have taken from each other in the open window.
+    pub(crate) fn line_moves(&self) -> LineMoves {
+        let model = self.model.as_ref();
+        model.map(|model| model.line_moves()).unwrap_or_default()
+    }
+
+    /// Sets the length of the next time slice: short after a slice in which vCPUs took lines from each other, and twice as long after each
+    /// other slice, up to [`TIME_SLICE_CYCLES`].
+    pub(crate) fn adapt_slices(&mut self) {
+        if self.model.is_none() {
+            return;
+        }
+        let moves = self.line_moves().count;
+        self.slice_cycles = match moves == self.moves_seen {
+            true => TIME_SLICE_CYCLES.min(2 * self.slice_cycles),
+            false => SHARING_SLICE_CYCLES,
+        };
+        self.moves_seen = moves;
     }
 
     /// Returns the node's network device; `None` if it has none.
@@ -412,6 +438,7 @@ impl Platform for Motherboard {
             return None;
         }
         self.time_slice = TimeSlice { start: now, end };
+        self.adapt_slices();
         Some(end)
     }
 

@@ -31,6 +31,8 @@ use crate::topology::NodeTopology;
 
 /// Maximum length of a vCPU's time slice in cycles. The clocks of a node's running vCPUs therefore differ by about this length at most.
 pub const TIME_SLICE_CYCLES: u64 = 5_000;
+/// Length of a time slice, in cycles, while vCPUs take written lines from each other in a window.
+pub const SHARING_SLICE_CYCLES: u64 = 100;
 /// First I/O port of the real-time clock.
 const RTC_PORT: u16 = 0x70;
 
@@ -491,6 +493,7 @@ impl Node {
                 }
             }
             self.now = self.motherboard.time_slice.end;
+            self.motherboard.adapt_slices();
         }
         Ok(self.status)
     }
@@ -536,6 +539,8 @@ impl Node {
     /// interrupts wake the vCPU, and the node serves the vCPU's requests.
     fn run_time_slices(&mut self, v: usize) -> Result<(), NodeError> {
         let id = v as u16;
+        let moves = self.motherboard.line_moves().count;
+        let mut kept = None;
         loop {
             if !self.motherboard.updates[v].is_empty() {
                 let updates = std::mem::take(&mut self.motherboard.updates[v]);
@@ -562,8 +567,10 @@ impl Node {
             let mut awake = (0..self.vcpus.len()).filter(|other| !self.halted[*other]);
             let alone = awake.all(|other| other == v);
             let limit = Limit {
-                extends: alone && (end < self.motherboard.target || self.motherboard.has_pace),
-                ..Limit::cycles(end)
+                extends: alone
+                    && kept.is_none()
+                    && (end < self.motherboard.target || self.motherboard.has_pace),
+                ..Limit::cycles(kept.unwrap_or(end))
             };
             let exit = self.vcpus[v]
                 .run(&mut *self.motherboard, limit)
@@ -572,7 +579,14 @@ impl Node {
                     source,
                 })?;
             match exit {
-                Exit::Limit => return Ok(()),
+                Exit::Limit => {
+                    let taken = self.motherboard.line_moves();
+                    let keeps = taken.count != moves && taken.keeps_until > self.vcpus[v].cycles();
+                    if !keeps || kept.is_some() {
+                        return Ok(());
+                    }
+                    kept = Some(taken.keeps_until);
+                }
                 Exit::Halted => {
                     self.halted[v] = true;
                     let now = self.vcpus[v].cycles();
@@ -684,6 +698,8 @@ impl Node {
             .map(|m| m.statistics(&counters))
             .unwrap_or_default();
         // The vCPUs of a node share one block profile, so the first vCPU returns all of it.
+        self.motherboard.slice_cycles = TIME_SLICE_CYCLES;
+        self.motherboard.moves_seen = 0;
         let blocks = self.vcpus[0].take_block_profile();
         for v in &mut self.vcpus {
             v.attach(None);

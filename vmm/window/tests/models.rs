@@ -32,6 +32,7 @@ fn read(model: &mut dyn MemoryModel, vcpu: u16, physical: u64) -> u32 {
         now: 0,
         site: Site::default(),
         non_temporal: false,
+        locked: false,
     };
     model
         .reference(Hits::default(), &reference, &mut Vec::new())
@@ -88,6 +89,7 @@ fn without_a_model_everything_is_counted_and_nothing_timed() {
         now: 0,
         site: Site::default(),
         non_temporal: false,
+        locked: false,
     };
     let outcome = model.reference(Hits::default(), &reference, &mut Vec::new());
     assert_eq!(

@@ -71,6 +71,7 @@ fn measure(
                     now: step,
                     site: Site::default(),
                     non_temporal: false,
+                    locked: false,
                 };
                 Some((reference, oldest))
             })

@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{Access, MemRef, MissRef, Source, StallTerm};
 
-use crate::events::{Cost, Events, LevelEvent, SystemEvent, Traffic};
+use crate::events::{Cost, Distance, Events, LevelEvent, SystemEvent, Traffic};
 use crate::hierarchy::Hierarchy;
 use crate::tags::is_prefetched;
 use crate::tree::Tree;
@@ -19,6 +19,7 @@ impl<W: Word> Hierarchy<W> {
         request.account = account;
         request.now = reference.now;
         request.stall = 0;
+        request.taken = false;
     }
 
     /// Counts an event at a level.
@@ -69,7 +70,17 @@ impl<W: Word> Hierarchy<W> {
     /// Counts an event between caches.
     #[inline]
     pub(crate) fn charge_system(&mut self, tree: &Tree, event: SystemEvent) {
+        if let SystemEvent::FromModified(distance) = event {
+            self.request.taken |= distance != Distance::SameCore;
+        }
         self.charge(tree, tree.events.system(event));
+    }
+
+    /// Counts an event by which vCPUs that want one line cost each other cycles.
+    pub(crate) fn charge_contention(&mut self, tree: &Tree, event: SystemEvent, cycles: u64) {
+        let event = tree.events.system(event);
+        self.ledger.charge(self.request.account, event, cycles);
+        self.charge_code(tree.events.cost(event), cycles);
     }
 
     /// Counts an event of a constant latency.

@@ -189,6 +189,20 @@ pub struct CoherenceLatency {
     pub invalidate: ByDistance,
     /// Cycles in which the interconnect grants permission to write a line that an outermost cache has in state S or F.
     pub upgrade: u32,
+    /// How long a vCPU keeps a line that others want. `None`: references wait for no write of another vCPU, and no line is lost within a
+    /// time slice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Keep>,
+}
+
+/// Cycles for which a vCPU goes on with a line that it has taken and that other vCPUs want.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Keep {
+    /// After it has waited for the write of another vCPU, such as in a lock.
+    pub locked: u32,
+    /// Where the vCPUs write different bytes: the work that a core's store buffer takes in until the core needs the line again.
+    pub stores: u32,
 }
 
 /// The caches of every core and socket of a node. All cores and all sockets have equal caches.

@@ -96,7 +96,14 @@ pub(crate) enum SystemEvent {
     Snoop(Distance),
     Invalidate(Distance),
     Upgrade,
-    Memory { traffic: Traffic, local: bool },
+    /// A reference waits for the write of another vCPU.
+    Wait,
+    /// Other vCPUs take a line during a time slice, and the vCPU takes it back.
+    Retake,
+    Memory {
+        traffic: Traffic,
+        local: bool,
+    },
 }
 
 /// Reason of a request to memory.
@@ -109,10 +116,14 @@ pub(crate) enum Traffic {
 }
 
 /// Number of kinds of [`SystemEvent`].
-const SYSTEM_EVENTS: usize = 21;
+const SYSTEM_EVENTS: usize = 23;
+
+/// Indices of [`SystemEvent::Wait`] and [`SystemEvent::Retake`].
+const WAIT: usize = 13;
+const RETAKE: usize = 14;
 
 /// Index of the first event with memory among the system events.
-const MEMORY_EVENTS: usize = 13;
+const MEMORY_EVENTS: usize = 15;
 
 impl SystemEvent {
     #[inline(always)]
@@ -123,6 +134,8 @@ impl SystemEvent {
             SystemEvent::Snoop(distance) => 6 + distance as usize,
             SystemEvent::Invalidate(distance) => 9 + distance as usize,
             SystemEvent::Upgrade => 12,
+            SystemEvent::Wait => WAIT,
+            SystemEvent::Retake => RETAKE,
             SystemEvent::Memory { traffic, local } => {
                 MEMORY_EVENTS + 2 * traffic as usize + usize::from(!local)
             }
@@ -135,14 +148,14 @@ impl SystemEvent {
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) term: Term,
-    /// Cycles of one event; 0 for events with memory, whose cycles vary.
+    /// Cycles of one event; 0 for events whose cycles vary.
     pub(crate) latency: u32,
 }
 
 /// Cost of a kind of event, and its charge to code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
-    /// Cycles of one event; 0 for events with memory, whose cycles vary.
+    /// Cycles of one event; 0 for events whose cycles vary.
     pub(crate) latency: u32,
     pub(crate) term: StallTerm,
     /// Source of the answer, if another cache or memory answers a request by the event.
@@ -325,6 +338,13 @@ impl Events {
             term: Term::Cache(outermost),
             latency: coherence.upgrade,
         });
+        for name in ["contention.wait", "contention.retake"] {
+            kinds.push(Kind {
+                name: name.to_owned(),
+                term: Term::Cache(outermost),
+                latency: 0,
+            });
+        }
         for traffic in ["", "_writeback", "_prefetch", "_non_temporal"] {
             for place in ["local", "remote"] {
                 kinds.push(Kind {
@@ -357,7 +377,7 @@ impl Events {
 
     /// Returns true if events of a kind differ in latency, as events with memory do.
     pub(crate) fn varies(&self, index: usize) -> bool {
-        self.kinds[index].term == Term::Memory
+        index >= self.levels * LEVEL_EVENTS + WAIT
     }
 
     /// Returns the index of an event at a level.

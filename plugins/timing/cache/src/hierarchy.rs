@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::builder::Builder;
 use crate::config::{CacheKind, MOST_LEVELS};
+use crate::contention::Contention;
 use crate::flat::FlatMemory;
 use crate::node::{NONE, Node, PolicyState};
 use crate::prefetch::Prefetcher;
@@ -52,6 +53,7 @@ pub(crate) struct Hierarchy<W> {
     pub(crate) line_limit: u64,
     pub(crate) ledger: Ledger,
     pub(crate) memory: Box<dyn MemoryTimingModel>,
+    pub(crate) contention: Contention,
     pub(crate) request: Request,
     /// Caches outside the first one, outwards, that the request in progress has asked.
     pub(crate) path: [u32; MOST_LEVELS],
@@ -70,6 +72,8 @@ pub(crate) struct Request {
     pub(crate) charges: ChargeTarget,
     /// True while a line is brought for a prefetcher: events cost nothing, and accesses of levels are not counted.
     pub(crate) prefetch: bool,
+    /// True if another core's cache had the line, modified.
+    pub(crate) taken: bool,
 }
 
 /// Charges of a direct miss ([`nodescope_plugin_api::DirectMiss::charges`]) while its function runs; else `None`.
@@ -117,6 +121,7 @@ impl<W: Word> Hierarchy<W> {
             line_limit: Self::line_limit(nodes),
             ledger: Ledger::new(tree.events.len(), vcpus),
             memory,
+            contention: Contention::default(),
             request: Request {
                 requester: 0,
                 account: Account::default(),
@@ -124,6 +129,7 @@ impl<W: Word> Hierarchy<W> {
                 stall: 0,
                 charges: ChargeTarget(None),
                 prefetch: false,
+                taken: false,
             },
             path: [NONE; MOST_LEVELS],
         }
@@ -148,6 +154,7 @@ impl<W: Word> Hierarchy<W> {
             line_limit: Hierarchy::<V>::line_limit(&tree.nodes.0),
             ledger: self.ledger.clone(),
             memory: mem::replace(&mut self.memory, nothing),
+            contention: mem::take(&mut self.contention),
             request: self.request,
             path: self.path,
         }

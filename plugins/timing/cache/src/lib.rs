@@ -9,6 +9,7 @@ mod accounting;
 mod builder;
 mod coherence;
 mod config;
+mod contention;
 mod events;
 mod first_level;
 mod flat;
@@ -30,8 +31,8 @@ mod tree;
 mod word;
 
 pub use config::{
-    ByDistance, CacheConfig, CacheConfigError, CacheKind, CoherenceLatency, Inclusion, LevelConfig,
-    LevelLatency, NonTemporalStores, Sharing, UnknownSharing,
+    ByDistance, CacheConfig, CacheConfigError, CacheKind, CoherenceLatency, Inclusion, Keep,
+    LevelConfig, LevelLatency, NonTemporalStores, Sharing, UnknownSharing,
 };
 pub use flat::FlatMemory;
 pub use hierarchy::CacheContents;

@@ -20,7 +20,10 @@ pub(crate) struct Wanted {
     /// Look-up of the line in `first`.
     pub(crate) lookup: LineLookup,
     pub(crate) line: u64,
+    /// The permission that is wanted: a locked instruction reads with permission to write.
     pub(crate) access: Access,
+    /// The access as it is counted.
+    pub(crate) counted: Access,
     /// The line that is replaced if the set in `first` is full, where an L0 filter cache keeps the order of the set.
     pub(crate) oldest: Option<u64>,
 }
@@ -54,6 +57,7 @@ impl<W: Word> Hierarchy<W> {
             first,
             line,
             access,
+            counted,
             ..
         } = wanted;
         // Walk outwards to the cache that has the line.
@@ -87,7 +91,7 @@ impl<W: Word> Hierarchy<W> {
             inner = node;
         };
         let missed = missed.unwrap_or(level);
-        self.charge_access::<V>(tree, access, missed + 1, found);
+        self.charge_access::<V>(tree, counted, missed + 1, found);
         // Walk back inwards, with the state that the cache outside permits.
         while level > 0 {
             level -= 1;

@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 
 use nodescope_plugin_api::{
     Access, Charges, Context, Counters, DirectMiss, DirectMisses, Hits, Key, L0Geometry, L0Update,
-    Ledger, MemRef, MemoryModel, MemoryTimingModel, Outcome, Privilege, Statistic, Tally, Term,
-    VcpuPlace,
+    Ledger, LineMoves, MemRef, MemoryModel, MemoryTimingModel, Outcome, Privilege, Statistic,
+    Tally, Term, VcpuPlace,
 };
 
 use crate::builder::Builder;
@@ -208,6 +208,13 @@ impl MemoryModel for CacheModel {
             Caches::Narrow(caches, _) => &mut caches.ledger.charges,
             Caches::Wide(caches) => &mut caches.ledger.charges,
         })
+    }
+
+    fn line_moves(&self) -> LineMoves {
+        match &self.caches {
+            Caches::Narrow(caches, _) => caches.contention.moves(),
+            Caches::Wide(caches) => caches.contention.moves(),
+        }
     }
 
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {

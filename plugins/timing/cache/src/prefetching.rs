@@ -72,6 +72,7 @@ impl<W: Word> Hierarchy<W> {
             lookup,
             line,
             access: Access::Read,
+            counted: Access::Read,
             oldest: None,
         };
         self.miss(tree, Baseline, wanted, updates);

@@ -147,12 +147,22 @@ impl<W: Word> Hierarchy<W> {
             first,
             lookup,
             line,
-            access,
+            access: match reference.locked && tree.writes_allocate {
+                true => Access::Write,
+                false => access,
+            },
+            counted: access,
             oldest,
         };
         let arrived = self.miss(tree, variant, wanted, updates);
         let replaced = arrived.replaced.map(|line| line << tree.line_shift);
         let settled = arrived.state.is_some() && self.settled::<V>(tree, first, line, arrived.way);
+        if self.request.taken
+            && access.side() == Side::Data
+            && let Some(keep) = tree.keep
+        {
+            self.take(tree, keep, reference, line);
+        }
         let stall = self.request.stall;
         if !V::USUAL && tree.any_prefetcher {
             let observed = Observed::miss(line, reference.site, access);
@@ -165,6 +175,7 @@ impl<W: Word> Hierarchy<W> {
         let outcome = tree
             .first_level
             .outcome(stall, state, access.side(), replaced);
+        let outcome = self.watched(tree, outcome, reference, line);
         self.unless_revoked::<V>(tree, outcome, settled, reference, line, updates)
     }
 
@@ -231,6 +242,7 @@ impl<W: Word> Hierarchy<W> {
             self.observe(tree, first, observed, updates);
         }
         let outcome = tree.first_level.outcome(stall, state, access.side(), None);
+        let outcome = self.watched(tree, outcome, reference, line);
         self.unless_revoked::<Baseline>(tree, outcome, settled, reference, line, updates)
     }
 

@@ -6,7 +6,7 @@
 use nodescope_plugin_api::{L0Geometry, Side, VcpuPlace};
 
 use crate::builder::Builder;
-use crate::config::{CacheConfig, NonTemporalStores};
+use crate::config::{CacheConfig, Keep, NonTemporalStores};
 use crate::events::Events;
 use crate::first_level::FirstLevel;
 use crate::node::{Children, Node, VcpuCaches};
@@ -25,6 +25,9 @@ pub(crate) struct Tree {
     pub(crate) first_level: FirstLevel,
     pub(crate) non_temporal_stores: NonTemporalStores,
     pub(crate) any_prefetcher: bool,
+    /// True if all levels take the lines of writes.
+    pub(crate) writes_allocate: bool,
+    pub(crate) keep: Option<Keep>,
     /// True if the structure is the usual one ([`crate::word::Variant::USUAL`]).
     pub(crate) usual: bool,
 }
@@ -66,6 +69,8 @@ impl Tree {
             events: Events::new(config),
             first_level,
             non_temporal_stores: config.non_temporal_stores,
+            keep: config.coherence.keep,
+            writes_allocate: nodes.iter().all(|node| node.traits.allocates),
             any_prefetcher: nodes.iter().any(|node| node.traits.prefetches),
             usual: nodes.iter().all(Node::usual),
             nodes: Nodes(nodes.clone()),

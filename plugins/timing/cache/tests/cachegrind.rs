@@ -87,6 +87,7 @@ fn misses_agree_with_cachegrind() {
                     now: 0,
                     site: Site::default(),
                     non_temporal: false,
+                    locked: false,
                 };
                 // In this configuration, a miss costs one cycle and all else costs nothing.
                 lines += u64::from(

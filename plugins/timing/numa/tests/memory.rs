@@ -216,6 +216,7 @@ fn without_caches_every_reference_is_timed() {
             now: 0,
             site: Site::default(),
             non_temporal: false,
+            locked: false,
         };
         let local = reference.physical / 0x1000 == step % 2;
         let expected = Outcome::new(if local { 100 } else { 220 }, Permission::None, None);

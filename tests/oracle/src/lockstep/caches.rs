@@ -165,6 +165,7 @@ impl Caches {
                 now: 0,
                 site: Site::default(),
                 non_temporal: false,
+                locked: false,
             };
             let mut updates = Vec::new();
             self.model

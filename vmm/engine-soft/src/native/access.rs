@@ -127,16 +127,18 @@ pub fn load_vectors(a: &mut Assembler, wide: bool) {
 
 /// Number of the bit that is set for a store with a non-temporal hint, in a description of an access.
 pub const NON_TEMPORAL: u32 = 10;
+/// Number of the bit that is set for a locked instruction, in a description of an access.
+pub const LOCKED: u32 = 11;
 /// Number of the first bit of the distance between two operations, in a description of an access.
-const DISTANCE: u32 = 11;
+const DISTANCE: u32 = 12;
 /// Number of the first bit of the block's number of operations, in a description of an access.
-pub const COUNT: u32 = 16;
+pub const COUNT: u32 = 17;
 
 const _: () = assert!(MAX_DISTANCE <= 1 << (COUNT - DISTANCE));
 
 /// Returns the description of an access for [`access`], in one word: size in bytes (bits 7:0), read (bit 8), write (bit 9), non-temporal
-/// hint (bit 10), distance of the writing operation from the reading one (bits 15:11), and the number of operations in the block
-/// (bits 31:16).
+/// hint (bit 10), locked (bit 11), distance of the writing operation from the reading one (bits 16:12), and the number of operations in the
+/// block (bits 31:17).
 pub fn describe(slow_path: &SlowPath, count: u32) -> u32 {
     let memory = slow_path.memory;
     let [first, last] = slow_path.operations;
@@ -144,6 +146,7 @@ pub fn describe(slow_path: &SlowPath, count: u32) -> u32 {
         | u32::from(memory.read) << 8
         | u32::from(memory.write) << 9
         | u32::from(memory.non_temporal) << NON_TEMPORAL
+        | u32::from(memory.locked) << LOCKED
         | ((last - first) as u32) << DISTANCE
         | count << COUNT
 }
@@ -163,14 +166,17 @@ impl Cpu {
         let running = self.native.site;
         let first = running.operation();
         let distance = what >> DISTANCE & ((1 << (COUNT - DISTANCE)) - 1);
+        let locked = what & 1 << LOCKED != 0;
         [
             Origin {
                 site: running.site(first),
                 non_temporal: false,
+                locked,
             },
             Origin {
                 site: running.site(first + distance),
                 non_temporal: what & 1 << NON_TEMPORAL != 0,
+                locked,
             },
         ]
     }

@@ -339,6 +339,7 @@ impl Emitter {
                 size: 8,
                 aligned: false,
                 non_temporal: false,
+                locked: false,
             };
             self.operand(i, memory, operation);
             self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));

@@ -12,7 +12,7 @@ use iced_x86::{
 use super::Host;
 use super::registers::is_high_byte;
 use super::string::StringOperation;
-use crate::lower::is_non_temporal_store;
+use crate::lower::{is_locked, is_non_temporal_store};
 
 /// The status flags as iced-x86 numbers them.
 const STATUS: u32 = RflagsBits::CF
@@ -120,6 +120,8 @@ pub struct Memory {
     pub aligned: bool,
     /// True for a store with a non-temporal hint.
     pub non_temporal: bool,
+    /// True if the instruction is locked.
+    pub locked: bool,
 }
 
 /// An instruction that the host runs as it is, with moved operands at most.
@@ -635,6 +637,7 @@ fn passthrough(
                 size,
                 aligned: must_be_aligned(i, size),
                 non_temporal: is_non_temporal_store(i.mnemonic()),
+                locked: is_locked(i),
             })
         }
         _ => return None,

@@ -74,6 +74,7 @@ impl Emitter {
             size: 8,
             aligned: false,
             non_temporal: false,
+            locked: false,
         };
         self.look_up(memory, operation, None);
     }
@@ -102,6 +103,7 @@ impl Emitter {
             size: (bytes + target) as u32,
             aligned: false,
             non_temporal: false,
+            locked: false,
         };
         if push {
             self.a.rm(Code::Lea_r64_m, RAX, at_offset(STACK, -bytes));

@@ -185,6 +185,7 @@ impl Emitter {
                 size: size as u32,
                 aligned: false,
                 non_temporal: false,
+                locked: false,
             };
             self.operand(i, memory, operation);
             self.a.rm(copy, rcx, at(RAX));

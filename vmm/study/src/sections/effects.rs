@@ -174,9 +174,22 @@ fn caches(source: &Source<'_>, study: &Study, levels: &[LevelField], attached: b
     for (group, latency) in groups {
         for (distance, cycles) in distances(latency) {
             let why = unattached.or_else(|| distance_key(group, distance, &shape));
-            if let Some(why) = why.filter(|_| cycles > 0) {
-                none(source, &format!("caches.coherence.{group}.{distance}"), why);
+            let key = format!("caches.coherence.{group}.{distance}");
+            if let Some(why) = why.filter(|_| cycles > 0 && source.is_set(&key)) {
+                none(source, &key, why);
             }
+        }
+    }
+    let why = unattached.or_else(|| {
+        (!shape.cores && !shape.sockets)
+            .then_some("a node has one core, which no other takes lines from; leave it out")
+    });
+    for key in [
+        "caches.coherence.keep.locked",
+        "caches.coherence.keep.stores",
+    ] {
+        if let Some(why) = why.filter(|_| source.is_set(key)) {
+            none(source, key, why);
         }
     }
     let several = shape.sockets
@@ -188,7 +201,8 @@ fn caches(source: &Source<'_>, study: &Study, levels: &[LevelField], attached: b
             "the node has one outermost cache, which no other shares a line with; leave it out",
         )
     });
-    if let Some(why) = why.filter(|_| coherence.upgrade > 0) {
+    let upgrade = coherence.upgrade > 0 && source.is_set("caches.coherence.upgrade");
+    if let Some(why) = why.filter(|_| upgrade) {
         none(source, "caches.coherence.upgrade", why);
     }
 }
@@ -366,7 +380,6 @@ fn memory(source: &Source<'_>, study: &Study, attached: bool) {
 pub(crate) fn remarks(study: &Study) -> Vec<(&'static str, String)> {
     let mut told = Vec::new();
     let topology = &study.topology;
-    let vcpus = topology.sockets * topology.cores_per_socket * topology.threads_per_core;
     if topology.threads_per_core > 1 {
         told.push((
             "node.threads",
@@ -377,15 +390,6 @@ pub(crate) fn remarks(study: &Study) -> Vec<(&'static str, String)> {
         ));
     }
     let set = |field: &str| study.position_of(field).is_some();
-    if set("caches.coherence") && vcpus > 1 && !study.windows.is_empty() {
-        told.push((
-            "caches.coherence",
-            format!(
-                "the vCPUs of a node run in turns of {} cycles, so that a line moves between them about once a turn: false sharing costs far less than on a real machine",
-                nodescope_machine::node::TIME_SLICE_CYCLES
-            ),
-        ));
-    }
     for field in ["memory.local_bandwidth", "memory.remote_bandwidth"] {
         if set(field) {
             told.push((

@@ -5,7 +5,7 @@ use nodescope_machine::topology::{
 };
 use nodescope_plugin_api::VcpuPlace;
 use nodescope_plugin_cache::{
-    ByDistance, CacheConfig, CoherenceLatency, Inclusion, LevelConfig, LevelLatency,
+    ByDistance, CacheConfig, CoherenceLatency, Inclusion, Keep, LevelConfig, LevelLatency,
     NonTemporalStores, Policy, Prefetch, Sharing,
 };
 use nodescope_plugin_numa::Latencies;
@@ -24,6 +24,47 @@ const REMOTE: u32 = 220;
 const LOCAL_BANDWIDTH: ByteRate = ByteRate(51_200_000_000);
 /// Default remote bandwidth in the HMAT: one direction of a QPI link of 8 GT/s.
 const REMOTE_BANDWIDTH: ByteRate = ByteRate(16_000_000_000);
+
+/// Default cycles of a line from another core of the socket, clean and modified, beyond those of the way to the third level. With the
+/// presets' 15 cycles the sums are 43 and 60 cycles, as on Sandy Bridge (Intel's Optimization
+/// Reference Manual, "Lookup Order and Load Latency").
+const CLEAN: u32 = 28;
+const MODIFIED: u32 = 45;
+/// Default cycles in which a level that several cores share grants a write to a line that other cores share: those of a clean line.
+const UPGRADE: u32 = 43;
+/// Default cycles of a line from another socket, and of its permission to write a shared line: three quarters of [`REMOTE`], as on
+/// Skylake-SP (110 of 147.5 ns, the constants of Intel's top-down method).
+const FROM_SOCKET: u32 = 165;
+/// Default cycles for which a core keeps a line that others want. Native counters that two threads increment are 8 to 9 times slower than
+/// with one thread (Sapphire Rapids): a core keeps the line for about a quarter of the transfer's time.
+const KEPT: u32 = 20;
+
+/// Returns the default latencies between the caches of a node. They are 0 where a node has no such caches.
+fn default_coherence(topology: &NodeTopology) -> CoherenceLatency {
+    let several_cores = topology.cores_per_socket > 1;
+    let several_sockets = topology.sockets > 1;
+    let within = |cycles| if several_cores { cycles } else { 0 };
+    let between = if several_sockets { FROM_SOCKET } else { 0 };
+    let by_distance = |cycles| ByDistance {
+        same_core: 0,
+        other_core: within(cycles),
+        other_socket: between,
+    };
+    CoherenceLatency {
+        from: by_distance(CLEAN),
+        from_modified: by_distance(MODIFIED),
+        snoop: ByDistance {
+            other_socket: 0,
+            ..by_distance(CLEAN)
+        },
+        invalidate: ByDistance::default(),
+        upgrade: between.max(within(UPGRADE)),
+        keep: (several_cores || several_sockets).then_some(Keep {
+            locked: KEPT,
+            stores: KEPT,
+        }),
+    }
+}
 
 /// Reads the latency of one event, and returns it in cycles of `frequency`. Reports a problem and returns `None` if the value is no
 /// latency, or more than 1,000,000 cycles.
@@ -44,9 +85,14 @@ fn cycles(item: &Item<'_>, frequency: Frequency) -> Option<u32> {
     }
 }
 
-fn cycles_or_zero(section: &Section<'_>, key: &'static str, frequency: Frequency) -> u32 {
+fn cycles_or(default: u32, section: &Section<'_>, key: &'static str, frequency: Frequency) -> u32 {
     let item = section.item(key);
-    item.and_then(|item| cycles(&item, frequency)).unwrap_or(0)
+    let given = item.and_then(|item| cycles(&item, frequency));
+    given.unwrap_or(default)
+}
+
+fn cycles_or_zero(section: &Section<'_>, key: &'static str, frequency: Frequency) -> u32 {
+    cycles_or(0, section, key, frequency)
 }
 
 /// Reads `[caches]`: a preset or a list of levels. Also returns the sections that describe levels.
@@ -89,13 +135,32 @@ pub(super) fn caches(
             "belongs to [[caches.level]], and there is none; leave it out or describe the levels",
         );
     }
+    let default = default_coherence(topology);
+    if preset.is_some() || !section.sets("level") {
+        let last = config.levels.last_mut();
+        if let Some(last) = last.filter(|_| topology.cores_per_socket > 1) {
+            last.latency.upgrade = UPGRADE;
+        }
+    }
     let coherence = section.section("coherence");
+    let kept = coherence.section("keep");
+    let keep = Keep {
+        locked: cycles_or(KEPT, &kept, "locked", frequency),
+        stores: cycles_or(KEPT, &kept, "stores", frequency),
+    };
+    kept.finish();
     config.coherence = CoherenceLatency {
-        from: by_distance(&coherence, "from", frequency),
-        from_modified: by_distance(&coherence, "from_modified", frequency),
-        snoop: within_socket(&coherence, "snoop", frequency),
-        invalidate: by_distance(&coherence, "invalidate", frequency),
-        upgrade: cycles_or_zero(&coherence, "upgrade", frequency),
+        from: by_distance(default.from, &coherence, "from", frequency),
+        from_modified: by_distance(
+            default.from_modified,
+            &coherence,
+            "from_modified",
+            frequency,
+        ),
+        snoop: within_socket(default.snoop, &coherence, "snoop", frequency),
+        invalidate: by_distance(default.invalidate, &coherence, "invalidate", frequency),
+        upgrade: cycles_or(default.upgrade, &coherence, "upgrade", frequency),
+        keep: default.keep.and(Some(keep)),
     };
     coherence.finish();
     config.non_temporal_stores = section
@@ -114,25 +179,35 @@ pub(super) fn caches(
 }
 
 /// Reads latencies between caches of one socket. Caches of different sockets are not asked before data comes from one of them.
-fn within_socket(section: &Section<'_>, key: &'static str, frequency: Frequency) -> ByDistance {
+fn within_socket(
+    default: ByDistance,
+    section: &Section<'_>,
+    key: &'static str,
+    frequency: Frequency,
+) -> ByDistance {
     let section = section.section(key);
-    let read = |key| cycles_or_zero(&section, key, frequency);
+    let read = |default, key| cycles_or(default, &section, key, frequency);
     let group = ByDistance {
-        same_core: read("same_core"),
-        other_core: read("other_core"),
+        same_core: read(default.same_core, "same_core"),
+        other_core: read(default.other_core, "other_core"),
         other_socket: 0,
     };
     section.finish();
     group
 }
 
-fn by_distance(section: &Section<'_>, key: &'static str, frequency: Frequency) -> ByDistance {
+fn by_distance(
+    default: ByDistance,
+    section: &Section<'_>,
+    key: &'static str,
+    frequency: Frequency,
+) -> ByDistance {
     let section = section.section(key);
-    let read = |key| cycles_or_zero(&section, key, frequency);
+    let read = |default, key| cycles_or(default, &section, key, frequency);
     let group = ByDistance {
-        same_core: read("same_core"),
-        other_core: read("other_core"),
-        other_socket: read("other_socket"),
+        same_core: read(default.same_core, "same_core"),
+        other_core: read(default.other_core, "other_core"),
+        other_socket: read(default.other_socket, "other_socket"),
     };
     section.finish();
     group

@@ -223,6 +223,7 @@ impl Engine {
             now: self.stall,
             site: step.site,
             non_temporal: step.non_temporal,
+            locked: false,
         };
         let mut updates = Vec::new();
         let outcome = match (hits.oldest, self.direct) {

@@ -11,7 +11,7 @@ use super::{
     WAY, field,
 };
 use crate::cpu::Cpu;
-use crate::native::access::{COUNT, NON_TEMPORAL};
+use crate::native::access::{COUNT, LOCKED, NON_TEMPORAL};
 use crate::native::assembler::{Assembler, LEFT, Label, at, cc, field_of_cpu, indexed_field};
 use crate::native::registers::sized;
 use crate::native::runtime::add_record_offset;
@@ -182,14 +182,21 @@ impl MissRoutine {
         a.rm(Code::Mov_r32_rm32, EDI, field_of_cpu(field!(described)));
         a.rr(Code::Movzx_r32_rm8, EAX, sized(RDI, 1));
         a.mr(Code::Mov_rm32_r32, of_miss!(reference.size), EAX);
-        let non_temporal = of_miss!(reference.non_temporal);
-        if access == Access::Write {
-            a.rr(Code::Mov_r32_rm32, EAX, EDI);
-            a.ri(Code::Shr_rm32_imm8, EAX, NON_TEMPORAL as i32);
-            a.ri(Code::And_rm32_imm8, EAX, 1);
-            a.mr(Code::Mov_rm8_r8, non_temporal, AL);
-        } else {
-            a.mi(Code::Mov_rm8_imm8, non_temporal, 0);
+        // Only a write can be non-temporal, and only a read with a write behind it locked.
+        let non_temporal = (access == Access::Write).then_some(NON_TEMPORAL);
+        let locked = (self.access == DataAccess::ReadWrite).then_some(LOCKED);
+        for (field, bit) in [
+            (of_miss!(reference.non_temporal), non_temporal),
+            (of_miss!(reference.locked), locked),
+        ] {
+            if let Some(bit) = bit {
+                a.rr(Code::Mov_r32_rm32, EAX, EDI);
+                a.ri(Code::Shr_rm32_imm8, EAX, bit as i32);
+                a.ri(Code::And_rm32_imm8, EAX, 1);
+                a.mr(Code::Mov_rm8_r8, field, AL);
+            } else {
+                a.mi(Code::Mov_rm8_imm8, field, 0);
+            }
         }
         self.now(a);
         self.site(a);

@@ -132,6 +132,7 @@ impl Default for DirectState {
                     now: 0,
                     site: Site::default(),
                     non_temporal: false,
+                    locked: false,
                 },
                 oldest: 0,
                 modified: std::ptr::null(),

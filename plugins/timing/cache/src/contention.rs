@@ -1,0 +1,239 @@
+//! Lines that vCPUs take from each other: how long a reference waits for such a line, and how long a vCPU keeps the line.
+//!
+//! The vCPUs of a node run one after the other, each for a time slice. Within its time slice a vCPU would have every line to itself. Three
+//! rules correct the time of lines that other vCPUs want:
+//!
+//! - **Order.** A reference to data that another vCPU wrote is answered no earlier than the write. Data are such if the reference touches
+//!   bytes that the other vCPU wrote, or if one of both instructions is locked: a locked instruction has the line for itself
+//!   (SDM vol. 3A §9.1.2).
+//! - **Keeping.** A vCPU that has taken a line in this way goes on for [`Keep::locked`] cycles, even beyond its time slice. Without this
+//!   rule a vCPU would take the line once for each instruction.
+//! - **Loss.** Where vCPUs write different bytes of a line, nothing orders them. Then a vCPU loses the line [`Keep::stores`] cycles after
+//!   it has taken it, and takes it again from each of the others.
+//!
+//! To know the time of the last write, the model sees all writes to a line that was taken from another vCPU, for [`WATCH`] cycles.
+
+use nodescope_plugin_api::{Access, LineMoves, MemRef, Outcome, Permission, Side};
+
+use crate::config::Keep;
+use crate::events::SystemEvent;
+use crate::hierarchy::Hierarchy;
+use crate::tree::Tree;
+use crate::word::Word;
+
+/// Cycles after a line was last taken for which all writes to the line reach the model.
+const WATCH: u64 = 20_000;
+
+/// Cycles after a line was last taken in which other vCPUs are still expected to take the line.
+const WANTED: u64 = 1_000;
+
+/// Number of lines that are watched at a time; a power of two.
+const SLOTS: usize = 1024;
+
+/// A line that one vCPU took from another.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    line: u64,
+    /// The vCPU that took the line last.
+    owner: u16,
+    /// Clock at which the owner got the line.
+    at: u64,
+    /// Cycles in which the owner got the line.
+    cost: u64,
+    /// True if the owner had to wait for the write of another vCPU.
+    ordered: bool,
+    /// Clock until which the owner has the line, although others want it.
+    keeps_until: u64,
+    /// vCPUs that have taken the line lately, one bit each, modulo 64.
+    takers: u64,
+    /// The last write: vCPU, clock, and whether the instruction was locked.
+    writer: u16,
+    written_at: u64,
+    locked: bool,
+    /// Bytes that the last writer has written since it took the line, in pieces of 1/64 of the line.
+    written: u64,
+}
+
+/// Watched lines of a node.
+pub(crate) struct Contention {
+    /// Watched lines by a hash of their number. Of two lines with one hash, the later one is watched.
+    slots: Box<[Option<Taken>]>,
+    /// True once a line was watched.
+    any: bool,
+    moves: LineMoves,
+}
+
+impl Default for Contention {
+    fn default() -> Self {
+        Contention {
+            slots: vec![None; SLOTS].into(),
+            any: false,
+            moves: LineMoves::default(),
+        }
+    }
+}
+
+impl Contention {
+    fn slot(&mut self, line: u64) -> &mut Option<Taken> {
+        let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOTS.ilog2());
+        &mut self.slots[hash as usize]
+    }
+
+    fn find(&mut self, line: u64) -> Option<&mut Taken> {
+        self.slot(line).as_mut().filter(|taken| taken.line == line)
+    }
+
+    pub(crate) fn moves(&self) -> LineMoves {
+        self.moves
+    }
+}
+
+/// Returns the pieces of a line that a reference touches.
+fn pieces(tree: &Tree, reference: &MemRef) -> u64 {
+    let shift = tree.line_shift.saturating_sub(6);
+    let first = (reference.physical & ((1 << tree.line_shift) - 1)) >> shift;
+    let last = first + u64::from(reference.size.saturating_sub(1) >> shift);
+    (u64::MAX >> (63 - last.min(63))) & (u64::MAX << first.min(63))
+}
+
+impl<W: Word> Hierarchy<W> {
+    /// Accounts for a reference to data that another core's cache had modified, whose request has cost its transfer so far. Adds the time
+    /// until the write of these data to the request.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take(&mut self, tree: &Tree, keep: Keep, reference: &MemRef, line: u64) {
+        let MemRef {
+            vcpu, now, locked, ..
+        } = *reference;
+        let cost = self.request.stall;
+        let touched = pieces(tree, reference);
+        let before = self.contention.find(line).copied();
+        let mut ordered = false;
+        let mut takers = 0;
+        if let Some(before) = before {
+            ordered =
+                before.writer != vcpu && (locked || before.locked || before.written & touched != 0);
+            if now.saturating_sub(before.at) < WANTED {
+                takers = before.takers | 1 << (before.owner % 64);
+            }
+        }
+        let wait = match before {
+            Some(before) if ordered => before.written_at.saturating_sub(now),
+            _ => 0,
+        };
+        if wait > 0 {
+            self.charge_contention(tree, SystemEvent::Wait, wait);
+        }
+        let at = now + cost + wait;
+        let kept = match ordered {
+            true => keep.locked,
+            false => keep.stores,
+        };
+        let taken = Taken {
+            line,
+            owner: vcpu,
+            at,
+            cost,
+            ordered,
+            keeps_until: at + u64::from(kept),
+            takers: takers | 1 << (vcpu % 64),
+            writer: vcpu,
+            written_at: 0,
+            locked: false,
+            written: 0,
+        };
+        *self.contention.slot(line) = Some(match before {
+            // A reader leaves the last write as it was.
+            Some(before) if reference.access == Access::Read => Taken {
+                writer: before.writer,
+                written_at: before.written_at,
+                locked: before.locked,
+                written: before.written,
+                ..taken
+            },
+            _ => taken,
+        });
+        self.contention.any = true;
+        self.contention.moves.count += 1;
+        self.contention.moves.keeps_until = at + u64::from(kept);
+    }
+
+    /// Returns the answer to a reference after which the vCPU has the line. If the line is watched, records a write, and grants no writes.
+    #[inline(always)]
+    pub(crate) fn watched(
+        &mut self,
+        tree: &Tree,
+        outcome: Outcome,
+        reference: &MemRef,
+        line: u64,
+    ) -> Outcome {
+        match (self.contention.any, tree.keep) {
+            (true, Some(keep)) if reference.access.side() == Side::Data => {
+                self.watch(tree, keep, outcome, reference, line)
+            }
+            _ => outcome,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn watch(
+        &mut self,
+        tree: &Tree,
+        keep: Keep,
+        outcome: Outcome,
+        reference: &MemRef,
+        line: u64,
+    ) -> Outcome {
+        let touched = pieces(tree, reference);
+        let MemRef { vcpu, now, .. } = *reference;
+        let stall = u64::from(outcome.stall());
+        let Some(taken) = self.contention.find(line) else {
+            return outcome;
+        };
+        let mut lost = 0;
+        let mut moved = false;
+        let mut permission = 0;
+        if reference.access == Access::Write {
+            if taken.owner == vcpu && now > taken.at + WATCH {
+                *self.contention.slot(line) = None;
+                return outcome;
+            }
+            let others = u64::from((taken.takers & !(1 << (vcpu % 64))).count_ones());
+            if taken.owner != vcpu {
+                // The vCPU shares the line with the last reader, and takes it alone.
+                moved = true;
+                taken.owner = vcpu;
+                taken.at = now + stall;
+                taken.takers |= 1 << (vcpu % 64);
+                taken.keeps_until = taken.at + u64::from(keep.stores);
+            } else if !taken.ordered && now >= taken.keeps_until && now < taken.at + WANTED {
+                lost = taken.cost * others;
+                taken.keeps_until = now + lost + u64::from(keep.stores);
+            } else {
+                // The permission to write may come later than the line.
+                taken.cost += stall;
+                taken.keeps_until += stall;
+                permission = stall;
+            }
+            if taken.writer != vcpu {
+                taken.writer = vcpu;
+                taken.written = 0;
+            }
+            taken.written |= touched;
+            taken.written_at = now + stall + lost;
+            taken.locked = reference.locked;
+        }
+        self.contention.moves.count += u64::from(moved);
+        self.contention.moves.keeps_until += permission;
+        if lost > 0 {
+            self.begin_request(reference);
+            self.charge_contention(tree, SystemEvent::Retake, lost);
+        }
+        Outcome::new(
+            u32::try_from(stall + lost).unwrap_or(u32::MAX),
+            outcome.permission().min(Permission::Read),
+            outcome.replaced(),
+        )
+    }
+}
