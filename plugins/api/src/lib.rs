@@ -8,6 +8,7 @@
 
 mod block_profile;
 mod charges;
+mod contended;
 mod counters;
 mod direct;
 mod ledger;
@@ -16,6 +17,7 @@ mod topology;
 
 pub use block_profile::{BlockCounts, BlockProfile, PartialCounts, ProfiledBlock};
 pub use charges::{Charges, SOURCES, STALL_TERMS, Source, StallTerm};
+pub use contended::{ContendedLine, LineUse};
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
 pub use direct::{AcceptedDirectMisses, DirectMiss, DirectMissFunction, DirectMisses};
 pub use ledger::{Account, Key, Ledger, Tally};

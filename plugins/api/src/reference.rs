@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Charges, Counters, DirectMisses};
+use crate::{Charges, ContendedLine, Counters, DirectMisses};
 
 /// Kind of a memory reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -282,6 +282,12 @@ pub trait MemoryModel: Send {
     /// Returns the lines that vCPUs have taken from each other so far.
     fn line_moves(&self) -> LineMoves {
         LineMoves::default()
+    }
+
+    /// Returns the lines that vCPUs have taken from each other since the statistics were last cleared, in an order that does not depend on
+    /// the host.
+    fn contended_lines(&self) -> Vec<ContendedLine> {
+        Vec::new()
     }
 
     /// Records lines that became modified ([`Hits::modified`]), without a reference.

@@ -7,9 +7,11 @@ use std::path::Path as FilePath;
 use iced_x86::{Decoder, DecoderOptions};
 use nodescope_machine::node::Node;
 use nodescope_machine::samples::StackSample;
-use nodescope_plugin_api::{BlockCounts, BlockProfile, Context, ProfiledBlock};
+use nodescope_plugin_api::{
+    Access, BlockCounts, BlockProfile, ContendedLine, Context, LineUse, Privilege, ProfiledBlock,
+};
 use nodescope_profile::{
-    Block, Count, Function, Inlined, Module, ModuleKind, Path, SourceLine, SourceRange,
+    Block, Count, Function, Inlined, Module, ModuleKind, Path, SourceLine, SourceRange, Variable,
     WindowProfile,
 };
 use nodescope_symbols::{
@@ -25,8 +27,19 @@ const OUTSIDE: &str = "[interrupts and translation]";
 const UNKNOWN: &str = "[unknown]";
 /// Maximum sum of the bytes of the names of functions, files and inlined functions in a window's profile. Programs have some megabytes.
 const TEXT: usize = 256 << 20;
+/// Maximum number of a node's contended lines in a profile.
+const LINES: usize = 100;
 /// Number of look-ups that are gathered for one request for names.
 const GATHERED: usize = 16 << 10;
+
+/// What was counted on a node in a window, for its profile.
+pub struct Counted {
+    pub blocks: BlockProfile,
+    pub samples: Vec<StackSample>,
+    pub contended: Vec<ContendedLine>,
+    /// Address space (CR3) of each context.
+    pub spaces: Vec<u64>,
+}
 
 /// Finds the names of the code of all windows of a run.
 pub struct Attribution {
@@ -52,14 +65,14 @@ impl Attribution {
         }
     }
 
-    /// Adds the counts and stack samples of a node to a window's profile.
-    pub fn add(
-        &mut self,
-        into: &mut ProfileBuilder,
-        node: &Node,
-        blocks: &BlockProfile,
-        samples: &[StackSample],
-    ) {
+    /// Adds what was counted on a node to a window's profile.
+    pub fn add(&mut self, into: &mut ProfileBuilder, node: &Node, counted: &Counted) {
+        let Counted {
+            blocks,
+            samples,
+            contended,
+            spaces,
+        } = counted;
         let memory = |address: u64, buf: &mut [u8]| node.ram().read(address, buf);
         let kernel = match &self.kernel {
             Ok(kernel) => Some(kernel),
@@ -111,6 +124,8 @@ impl Attribution {
             counts,
         });
         into.profile.counts.extend(counts);
+        let lines = naming.contended(node.index(), contended, &blocks.blocks, &numbers, spaces);
+        into.profile.contended.extend(lines);
         let mut paths: BTreeMap<(u32, Vec<u32>), u64> = BTreeMap::new();
         let found = naming.paths(into, samples);
         for (sample, path) in samples.iter().zip(found) {
@@ -255,6 +270,13 @@ impl ProfileBuilder {
         let mut counts: Vec<Count> = counts.collect();
         counts.sort_by_key(|count| (count.node, count.context, count.block));
         self.profile.counts.append(&mut counts);
+        let contended = part.contended.into_iter().map(|mut line| {
+            for of_line in &mut line.uses {
+                of_line.block = blocks[of_line.block as usize];
+            }
+            line
+        });
+        self.profile.contended.extend(contended);
         let paths = part.paths.into_iter().map(|path| Path {
             functions: (path.functions.iter())
                 .map(|of| functions[*of as usize])
@@ -426,6 +448,7 @@ fn unknown(name: &str) -> Location {
         function: name.into(),
         function_start: None,
         function_size: None,
+        data_address: None,
         line: None,
         inlined: Vec::new(),
         verified: false,
@@ -599,6 +622,83 @@ impl Naming<'_> {
             functions
         });
         paths.collect()
+    }
+
+    /// Returns the contended lines with the most cycles, with their variables. `numbers` are the numbers of the node's blocks in the profile,
+    /// and `spaces` the address spaces of its contexts.
+    fn contended(
+        &mut self,
+        node: u32,
+        lines: &[ContendedLine],
+        blocks: &[ProfiledBlock],
+        numbers: &[u32],
+        spaces: &[u64],
+    ) -> Vec<nodescope_profile::ContendedLine> {
+        let cycles = |line: &ContendedLine| line.uses.iter().map(|of| of.cycles).sum::<u64>();
+        let mut lines: Vec<&ContendedLine> = lines.iter().collect();
+        lines.sort_by_key(|line| (std::cmp::Reverse(cycles(line)), line.physical));
+        lines.truncate(LINES);
+        let named = lines.into_iter().map(|line| {
+            let user = line.uses.iter().find(|of| of.privilege == Privilege::User);
+            let first = user.or(line.uses.first());
+            let uses = line.uses.iter().map(|of| nodescope_profile::LineUse {
+                vcpu: of.vcpu,
+                context: of.context.0,
+                block: numbers.get(of.site.block as usize).copied().unwrap_or(0),
+                instruction: of.site.operation,
+                write: of.access == Access::Write,
+                locked: of.locked,
+                touched: of.touched,
+                taken: of.taken,
+                cycles: of.cycles,
+            });
+            nodescope_profile::ContendedLine {
+                node,
+                physical: line.physical,
+                size: line.size,
+                address: first.map_or(0, |of| of.linear),
+                variable: user.and_then(|user| self.variable(line, user, blocks, spaces)),
+                uses: uses.collect(),
+            }
+        });
+        named.collect()
+    }
+
+    /// Returns the variable that has the first used byte of a line, where a file has the line's data in the address space of `user`.
+    fn variable(
+        &mut self,
+        line: &ContendedLine,
+        user: &LineUse,
+        blocks: &[ProfiledBlock],
+        spaces: &[u64],
+    ) -> Option<Variable> {
+        let space = *spaces.get(user.context.0 as usize)?;
+        let touched = line.uses.iter().fold(0, |all, of| all | of.touched);
+        let within = u64::from(touched.trailing_zeros().min(63)) * u64::from(line.size / 64).max(1);
+        let byte = user.linear + within;
+        // Code of each file in this address space, since data lie at a fixed distance from code.
+        let mut code: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
+        for block in blocks.iter().skip(1).filter(|block| !block.kernel) {
+            let here = block.address_space == space
+                || nodescope_symbols::translate(self.memory, space, block.address)
+                    == Some(block.physical);
+            if here && let Some(FilePage::File { file, offset }) = self.page(block.physical) {
+                code.entry(file).or_insert((offset, block.address));
+            }
+        }
+        code.iter().find_map(|(file, (offset, address))| {
+            let distance = byte.wrapping_sub(*address) as i64;
+            let found = self
+                .names
+                .locate_data(self.files, file, &[(*offset, distance)]);
+            let found = found.into_iter().next()??;
+            let in_variable = found.data_address?.wrapping_sub(found.function_start?) as i64;
+            Some(Variable {
+                module: found.module,
+                name: found.function,
+                offset: in_variable - within as i64,
+            })
+        })
     }
 
     /// Returns the calls on the stack of each sample, innermost first.

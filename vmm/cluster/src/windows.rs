@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use nodescope_machine::samples::StackSample;
-use nodescope_plugin_api::{BlockProfile, VcpuPlace};
+use nodescope_plugin_api::VcpuPlace;
 use nodescope_trace::{Body, Event};
 use nodescope_window::{
     HomeRange, NodeRecord, StateFault, WindowAction, WindowDriver, WindowRecord, WindowSpec,
@@ -13,7 +12,7 @@ use nodescope_window::{
 use nodescope_profile::{ProfilesFile, WindowProfile};
 use nodescope_symbols::Names;
 
-use crate::attribution::{Attribution, ProfileBuilder};
+use crate::attribution::{Attribution, Counted, ProfileBuilder};
 use crate::config::ClusterConfig;
 use crate::engines::{Engines, EnginesState};
 use crate::executor::Executor;
@@ -46,11 +45,8 @@ pub struct WindowCode<'a> {
     attribution: Option<Attribution>,
     profiles: Vec<WindowProfile>,
     /// Name and counts, by node of this process, of the last window, whose code has no names yet.
-    unnamed: Option<(String, Vec<(usize, Counted)>)>,
+    unnamed: Option<(String, Vec<(usize, Option<Counted>)>)>,
 }
-
-/// Counts by basic block and samples of call stacks of one node; `None` where nothing is attributed.
-type Counted = Option<(BlockProfile, Vec<StackSample>)>;
 
 impl WindowCode<'_> {
     /// Finds the names of the code of the window that closed last, while guests' memory is as it was then, and adds the profile of all
@@ -69,10 +65,8 @@ impl WindowCode<'_> {
         });
         let mut profile = ProfileBuilder::new(&name);
         for (index, counted) in &nodes {
-            if let Some((blocks, samples)) = counted {
-                executor.with_node(*index, |n| {
-                    attribution.add(&mut profile, n, blocks, samples);
-                });
+            if let Some(counted) = counted {
+                executor.with_node(*index, |n| attribution.add(&mut profile, n, counted));
             }
         }
         let Some(parts) = executor.gather_parts(profile.finish()) else {
@@ -290,8 +284,13 @@ impl<'a> Windows<'a> {
         let record = |index: usize| {
             let monitor = &monitors[index];
             let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
-            let blocks = measurement.blocks;
-            unnamed.push((index, blocks.map(|blocks| (blocks, measurement.samples))));
+            let counted = measurement.blocks.map(|blocks| Counted {
+                blocks,
+                samples: measurement.samples,
+                contended: measurement.contended,
+                spaces: measurement.activities.iter().map(|a| a.cr3).collect(),
+            });
+            unnamed.push((index, counted));
             let activities = measurement.activities.iter();
             NodeRecord {
                 node: index as u32,

@@ -15,7 +15,9 @@ use nodescope_devices::virtio::net::Frame;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_hypercall::{Function, NodeIdentity};
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{BlockProfile, Context, Counters, MemoryModel, Privilege, Statistic};
+use nodescope_plugin_api::{
+    BlockProfile, ContendedLine, Context, Counters, MemoryModel, Privilege, Statistic,
+};
 use nodescope_x86::{MpState, VcpuState};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -119,6 +121,8 @@ pub struct Measurement {
     pub blocks: Option<BlockProfile>,
     /// Samples of call stacks; empty unless counts by basic block were requested.
     pub samples: Vec<StackSample>,
+    /// Lines that vCPUs took from each other.
+    pub contended: Vec<ContendedLine>,
 }
 
 /// Emulated computer: vCPUs, RAM, and a motherboard with devices.
@@ -691,6 +695,10 @@ impl Node {
             .into_iter()
             .map(|((v, c, p), n)| (v, c, p, n))
             .collect();
+        let model = self.motherboard.model.as_ref();
+        let contended = model
+            .map(|model| model.contended_lines())
+            .unwrap_or_default();
         let statistics = self
             .motherboard
             .model
@@ -717,6 +725,7 @@ impl Node {
             cycles,
             blocks,
             samples: samples.unwrap_or_default(),
+            contended,
         }
     }
 

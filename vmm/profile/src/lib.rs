@@ -16,7 +16,7 @@ pub mod totals;
 
 pub use paths::{ContextLabel, Detail, Frame, Labels, Stack, Stacks};
 pub use record::{
-    Block, Count, Function, Inlined, Module, ModuleKind, Path, ProfileError, ProfilesFile,
-    SourceLine, SourceRange, WindowProfile,
+    Block, ContendedLine, Count, Function, Inlined, LineUse, Module, ModuleKind, Path,
+    ProfileError, ProfilesFile, SourceLine, SourceRange, Variable, WindowProfile,
 };
 pub use totals::{CoreCycles, Costs, NominalCore, Scope};

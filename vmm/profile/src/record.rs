@@ -138,6 +138,57 @@ pub struct Path {
     pub samples: u64,
 }
 
+/// A line of memory that vCPUs of a node took from each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContendedLine {
+    /// Number of the node.
+    pub node: u32,
+    /// Guest-physical address of the line.
+    pub physical: u64,
+    /// Size of the line in bytes.
+    pub size: u32,
+    /// Linear address of the line in one of the processes that use it.
+    pub address: u64,
+    /// Variable that has the line's first used byte; `None` where no file's data have the byte, such as on heaps and stacks.
+    pub variable: Option<Variable>,
+    /// Uses of the line.
+    pub uses: Vec<LineUse>,
+}
+
+/// A variable of a module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variable {
+    /// Path of the module in the guest.
+    pub module: String,
+    /// Name of the variable, demangled; `module+0xaddress` if no symbol is known.
+    pub name: String,
+    /// Offset of the line's first byte from the variable's; negative if the variable begins within the line.
+    pub offset: i64,
+}
+
+/// What one instruction of one vCPU did with a contended line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineUse {
+    /// Number of the vCPU.
+    pub vcpu: u16,
+    /// Index of the context, as in [`Count::context`].
+    pub context: u32,
+    /// Index of the instruction's block in [`WindowProfile::blocks`].
+    pub block: u32,
+    /// Index of the instruction in the block.
+    pub instruction: u32,
+    /// True if the instruction writes the line.
+    pub write: bool,
+    /// True if the instruction is locked.
+    pub locked: bool,
+    /// Bytes of the line that the instruction touched, one bit for each 1/64 of the line.
+    pub touched: u64,
+    /// Number of times that the line came from another vCPU.
+    pub taken: u64,
+    /// Cycles in which the vCPU waited for the line.
+    pub cycles: u64,
+}
+
 /// Profile of one window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowProfile {
@@ -155,6 +206,9 @@ pub struct WindowProfile {
     pub counts: Vec<Count>,
     /// Sampled call paths.
     pub paths: Vec<Path>,
+    /// Lines that vCPUs took from each other, by node; those with the most cycles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contended: Vec<ContendedLine>,
     /// Sentences for the user about missing information.
     pub notes: Vec<String>,
 }
@@ -332,6 +386,15 @@ impl WindowProfile {
                 return Err(format!(
                     "window {:?} counts more for block {} than any run can have",
                     self.name, count.block
+                ));
+            }
+        }
+        for of_line in self.contended.iter().flat_map(|line| &line.uses) {
+            within("block", of_line.block, self.blocks.len())?;
+            if of_line.taken.max(of_line.cycles) > MOST_PARTIAL {
+                return Err(format!(
+                    "window {:?} has a line with more cycles than any run can have",
+                    self.name
                 ));
             }
         }

@@ -298,6 +298,47 @@ const MEANINGS: &[(&str, &str, &str)] = &[
         "Cycles that this further core itself would take for each instruction.",
     ),
     (
+        "contended",
+        "data",
+        "Variable at the line's first used byte, and the line's offset from it; an address on heaps and stacks.",
+    ),
+    (
+        "contended",
+        "sharing",
+        "True if a vCPU touched bytes that another vCPU wrote; false if each used bytes of its own.",
+    ),
+    (
+        "contended",
+        "code",
+        "Function and source line that used the line of memory.",
+    ),
+    (
+        "contended",
+        "access",
+        "Whether the code reads or writes; locked: by an instruction that has the line for itself.",
+    ),
+    (
+        "contended",
+        "bytes",
+        "Bytes of the line that the code touched, counted from the line's first byte.",
+    ),
+    ("contended", "vCPUs", "vCPUs that ran the code."),
+    (
+        "contended",
+        "taken",
+        "Number of times that the line came from another vCPU.",
+    ),
+    (
+        "contended",
+        "cycles",
+        "Cycles in which vCPUs waited for the line.",
+    ),
+    (
+        "contended",
+        "share",
+        "Share of these cycles in all cycles of the window's code.",
+    ),
+    (
         "roofline",
         "function",
         "The function, with its number in the chart.",

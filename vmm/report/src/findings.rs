@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use crate::breakdown::{Scope, ScopeKind, WindowReport};
-use crate::code::FunctionCost;
+use crate::code::{CodeReport, ContendedPlace, FunctionCost};
 use crate::mpi::{MpiReport, ProgramReport};
 use crate::units::grouped;
 
@@ -23,6 +23,8 @@ const MEMORY: f64 = 0.25;
 const REMOTE: (f64, f64) = (0.1, 0.02);
 /// Minimum share of one function in the code's cycles, for a finding.
 const FUNCTION: f64 = 0.1;
+/// Minimum share of contended lines in the code's cycles, for a finding.
+const CONTENDED: f64 = 0.02;
 /// Minimum number of point-to-point messages for a finding of message sizes.
 const MESSAGES: u64 = 100;
 /// Largest size of a short message, bytes.
@@ -118,6 +120,21 @@ pub enum FindingKind {
         term: String,
         /// Contribution of the largest term to the function's CPI, in cycles per instruction.
         term_cpi: f64,
+    },
+    /// vCPUs of a node take lines of memory from each other.
+    ContendedLines {
+        /// Name of the window.
+        window: String,
+        /// Share of waiting for such lines in the cycles of the window's code.
+        share: f64,
+        /// Data of the line with the most cycles: a variable, or an address.
+        data: String,
+        /// Share of this line in the cycles of the window's code.
+        line_share: f64,
+        /// False if no vCPU touched bytes of the line that another one wrote.
+        true_sharing: bool,
+        /// The code that waited longest for the line, as `function (file:line)`; at most two.
+        code: Vec<String>,
     },
     /// Ranks spend a large share of the whole run in MPI.
     RunMpiShare {
@@ -228,6 +245,25 @@ impl FindingKind {
                 percent(*share),
                 stall(term)
             ),
+            FindingKind::ContendedLines {
+                window,
+                share,
+                data,
+                line_share,
+                true_sharing,
+                code,
+            } => {
+                let kind = match true_sharing {
+                    true => "which they share",
+                    false => "of which they use different bytes (false sharing)",
+                };
+                format!(
+                    "Window \"{window}\": vCPUs take lines of memory from each other, {} of the cycles of the code; {} of them by the line of {data}, {kind}, in {}.",
+                    percent(*share),
+                    percent(line_share / share),
+                    code.join(" and ")
+                )
+            }
             FindingKind::RunMpiShare {
                 share,
                 function,
@@ -324,6 +360,8 @@ fn cycles_of(scope: &Scope, of: impl Fn(&str) -> bool) -> f64 {
 }
 
 fn of_window(window: &WindowReport, found: &mut Vec<(f64, FindingKind)>) {
+    let code = window.code.as_ref();
+    found.extend(code.and_then(|code| contended(&window.name, code)));
     let mut scopes = window.scopes.iter();
     let Some(all) = scopes.find(|scope| scope.kind == ScopeKind::Ranks) else {
         return;
@@ -371,9 +409,26 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, FindingKind)>) {
             found.push((cycles / total, what));
         }
     }
-    let code = window.code.as_ref();
     let first = code.and_then(|code| code.functions.first());
     found.extend(first.and_then(|first| function(name, first, total)));
+}
+
+fn contended(window: &str, code: &CodeReport) -> Option<(f64, FindingKind)> {
+    let share: f64 = code.contended_lines.iter().map(|line| line.share).sum();
+    let first = code.contended_lines.first()?;
+    let place = |place: &ContendedPlace| match place.source() {
+        source if source.is_empty() => place.function.clone(),
+        source => format!("{} ({source})", place.function),
+    };
+    let what = FindingKind::ContendedLines {
+        window: window.to_owned(),
+        share,
+        data: first.data(),
+        line_share: first.share,
+        true_sharing: first.true_sharing,
+        code: first.places.iter().take(2).map(place).collect(),
+    };
+    (share >= CONTENDED).then_some((share, what))
 }
 
 fn mpi_share(window: &str, all: &Scope, share: f64) -> Option<(f64, FindingKind)> {

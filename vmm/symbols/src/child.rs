@@ -80,6 +80,11 @@ fn serve() -> io::Result<()> {
                 let found = at.map(|at| symbolizer.locate_address(&remote, &file, *at));
                 Say::Locations(without_repeats(found), symbolizer.take_lost())
             }
+            Ok(Ask::Data(file, at)) => {
+                let at = at.iter();
+                let found = at.map(|(code, to)| symbolizer.locate_data(&remote, &file, *code, *to));
+                Say::Locations(without_repeats(found), symbolizer.take_lost())
+            }
             Ok(Ask::Paths(stacks, first)) => {
                 if first {
                     remote.pages.borrow_mut().clear();

@@ -99,6 +99,15 @@ pub(crate) struct Function {
     rank: (u8, u8),
 }
 
+/// Variable of a file, as its symbol describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Variable {
+    pub start: u64,
+    pub size: u64,
+    /// Name as the symbol has it.
+    pub name: String,
+}
+
 /// Parsed ELF file with its functions.
 #[derive(Debug)]
 pub(crate) struct Elf {
@@ -437,6 +446,25 @@ impl Elf {
         best
     }
 
+    /// Finds the variable at a link-time address of data. Returns `None` if no segment that is written has the address, and `Some(None)` if
+    /// the address has no symbol.
+    pub fn variable(&self, address: u64) -> Option<Option<Variable>> {
+        let file = Parsed::parse(&self.bytes[..]).ok()?;
+        let mut headers = file.elf_program_headers().iter();
+        let data = headers.any(|header| {
+            let within = address.checked_sub(header.p_vaddr(LittleEndian));
+            header.p_type(LittleEndian) == elf::PT_LOAD
+                && header.p_flags(LittleEndian).0 & elf::PF_W.0 != 0
+                && within.is_some_and(|within| within < header.p_memsz(LittleEndian))
+        });
+        data.then(|| {
+            let tables = [&self.bytes, &self.debug];
+            let found = tables.map(|bytes| variable(bytes, address));
+            // The smallest variable is the most exact one.
+            found.into_iter().flatten().min_by_key(|found| found.size)
+        })
+    }
+
     /// Finds the start address and the length in bytes of the function that contains a link-time address, according to `.eh_frame`.
     pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
         let after = self.extents.partition_point(|extent| extent.0 <= address);
@@ -492,6 +520,38 @@ impl Elf {
         let start = self.segments.iter().map(|s| s.address).min().unwrap_or(0);
         start..self.segments.iter().map(ends).max().unwrap_or(start)
     }
+}
+
+/// Returns the smallest variable with an address in a file's symbols.
+fn variable(bytes: &[u8], address: u64) -> Option<Variable> {
+    let file = Parsed::parse(bytes).ok()?;
+    let tables = [
+        (file.elf_symbol_table(), file.symbols()),
+        (file.elf_dynamic_symbol_table(), file.dynamic_symbols()),
+    ];
+    let mut best: Option<Variable> = None;
+    for (table, symbols) in tables {
+        let Some(strings) = strings(&file, table.string_section()) else {
+            continue;
+        };
+        for symbol in symbols {
+            let within = address.checked_sub(symbol.address());
+            let inside = within.is_some_and(|within| within < symbol.size());
+            let smaller = best.as_ref().is_none_or(|best| symbol.size() < best.size);
+            if symbol.kind() != SymbolKind::Data || symbol.is_undefined() || !inside || !smaller {
+                continue;
+            }
+            let name = symbol.elf_symbol().st_name(LittleEndian);
+            best = Name::new(bytes, &strings, name)
+                .map(|name| Variable {
+                    start: symbol.address(),
+                    size: symbol.size(),
+                    name: name.text(bytes),
+                })
+                .or(best);
+        }
+    }
+    best
 }
 
 /// Returns the function that a symbol of this name describes; `None` if the symbol is undefined or absolute, or neither code nor a label.

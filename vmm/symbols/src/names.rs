@@ -136,6 +136,34 @@ impl Names {
         found.unwrap_or_else(|| Location::unnamed(&file.guest_path(), address, false))
     }
 
+    /// Names data of a file, as [`Symbolizer::locate_data`] does, each at a distance from an offset of code.
+    pub fn locate_data(
+        &mut self,
+        files: &dyn Files,
+        file: &FileId,
+        at: &[(u64, i64)],
+    ) -> Vec<Option<Location>> {
+        let mut found = Vec::new();
+        if let How::Here(here) = &mut self.how {
+            let at = at.iter();
+            found.extend(at.map(|(code, to)| here.0.locate_data(files, file, *code, *to)));
+            let lost = here_lost(here);
+            self.say(lost);
+        } else {
+            for part in at.chunks(LOOKUPS) {
+                let ask = Ask::Data(file.clone(), part.to_vec());
+                match self.locations(files, file, &ask, part.len()) {
+                    Some(named) => found.extend(named),
+                    None => return vec![None; at.len()],
+                }
+            }
+        }
+        let named = found.into_iter();
+        named
+            .map(|found| (!found.function.is_empty()).then_some(found))
+            .collect()
+    }
+
     /// Names code in pages, as [`Symbolizer::locate_page`] does. Each page comes with the executed bytes.
     pub fn locate_pages(
         &mut self,

@@ -97,7 +97,7 @@ impl Process {
         ask: &Ask,
         len: usize,
     ) -> Result<Located, Failed> {
-        if let Ask::Offsets(file, _) | Ask::Addresses(file, _) = ask {
+        if let Ask::Offsets(file, _) | Ask::Addresses(file, _) | Ask::Data(file, _) = ask {
             self.known.insert(file.clone());
         }
         let answer = self.ask(files, ask, &mut |_, _| None)?;

@@ -44,6 +44,8 @@ pub struct Location {
     pub function_start: Option<u64>,
     /// Length of the function, bytes.
     pub function_size: Option<u64>,
+    /// Link-time address of located data; `None` for code.
+    pub data_address: Option<u64>,
     /// Source line of the located address, which may be a line of an inlined function.
     pub line: Option<SourceLine>,
     /// Functions that are inlined at the address, the innermost first.
@@ -65,6 +67,7 @@ impl Location {
             ),
             function_start: None,
             function_size: None,
+            data_address: None,
             line: None,
             inlined: Vec::new(),
             verified,
@@ -193,6 +196,46 @@ impl Symbolizer {
             }),
         });
         found.unwrap_or_else(|| Location::unnamed(&name, address, false))
+    }
+
+    /// Names data at a distance in bytes from the code at an offset in a file. The location's function is the variable; its name is empty if
+    /// the file has no data there. Without a symbol, the name is the file's, and the link-time address.
+    pub fn locate_data(
+        &mut self,
+        files: &dyn Files,
+        file: &FileId,
+        code: u64,
+        distance: i64,
+    ) -> Location {
+        let name = file.guest_path();
+        let none = Location {
+            function: String::new(),
+            ..Location::unnamed(&name, 0, false)
+        };
+        let found = self.find(files, file, |module| {
+            let address = module.elf.address(code);
+            let address = address.map(|address| address.wrapping_add_signed(distance));
+            let Some((address, found)) =
+                address.and_then(|address| Some((address, module.elf.variable(address)?)))
+            else {
+                return Ok(none.clone());
+            };
+            let Some(variable) = found else {
+                return Ok(Location {
+                    function_start: Some(address),
+                    data_address: Some(address),
+                    ..Location::unnamed(&name, address, false)
+                });
+            };
+            Ok(Location {
+                data_address: Some(address),
+                function: module.source_name(variable.name)?,
+                function_start: Some(variable.start),
+                function_size: Some(variable.size),
+                ..none.clone()
+            })
+        });
+        found.unwrap_or(none)
     }
 
     /// Reads a file at its first look-up, and looks something up in it. Returns `None` for a file that is missing or has exceeded a limit.

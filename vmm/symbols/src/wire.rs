@@ -26,6 +26,8 @@ pub(crate) enum Ask {
     Offsets(FileId, Vec<(u64, Vec<u8>)>),
     /// Names of link-time addresses of a file.
     Addresses(FileId, Vec<u64>),
+    /// Names of data, each at a distance from an offset of code in the file.
+    Data(FileId, Vec<(u64, i64)>),
     /// Call paths of stacks, each with its address space. True for the first stacks of a guest whose memory may have changed.
     Paths(Vec<(u64, Registers, Vec<u8>)>, bool),
 }

@@ -13,7 +13,12 @@
 //!
 //! To know the time of the last write, the model sees all writes to a line that was taken from another vCPU, for [`WATCH`] cycles.
 
-use nodescope_plugin_api::{Access, LineMoves, MemRef, Outcome, Permission, Side};
+use std::collections::BTreeMap;
+
+use nodescope_plugin_api::{
+    Access, ContendedLine, Context, LineMoves, LineUse, MemRef, Outcome, Permission, Privilege,
+    Side, Site,
+};
 
 use crate::config::Keep;
 use crate::events::SystemEvent;
@@ -29,6 +34,10 @@ const WANTED: u64 = 1_000;
 
 /// Number of lines that are watched at a time; a power of two.
 const SLOTS: usize = 1024;
+
+/// Maximum numbers of lines whose uses are recorded, and of recorded uses of a line. The first ones are recorded.
+const MOST_LINES: usize = 4096;
+const MOST_USES: usize = 256;
 
 /// A line that one vCPU took from another.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +70,12 @@ pub(crate) struct Contention {
     /// True once a line was watched.
     any: bool,
     moves: LineMoves,
+    /// Uses of lines since the statistics were last cleared.
+    uses: BTreeMap<u64, Uses>,
 }
+
+/// Uses of one line.
+type Uses = BTreeMap<(u16, Context, Privilege, Site, bool), LineUse>;
 
 impl Default for Contention {
     fn default() -> Self {
@@ -69,6 +83,7 @@ impl Default for Contention {
             slots: vec![None; SLOTS].into(),
             any: false,
             moves: LineMoves::default(),
+            uses: BTreeMap::new(),
         }
     }
 }
@@ -85,6 +100,58 @@ impl Contention {
 
     pub(crate) fn moves(&self) -> LineMoves {
         self.moves
+    }
+
+    /// Adds a reference to the uses of a line: how often the line came from another vCPU, and the cycles of the wait.
+    fn record(&mut self, tree: &Tree, reference: &MemRef, line: u64, taken: u64, cycles: u64) {
+        if self.uses.len() >= MOST_LINES && !self.uses.contains_key(&line) {
+            return;
+        }
+        let uses = self.uses.entry(line).or_default();
+        let MemRef {
+            vcpu,
+            context,
+            privilege,
+            access,
+            site,
+            locked,
+            ..
+        } = *reference;
+        let key = (vcpu, context, privilege, site, access == Access::Write);
+        if uses.len() >= MOST_USES && !uses.contains_key(&key) {
+            return;
+        }
+        let of_line = !((1 << tree.line_shift) - 1);
+        let of_site = uses.entry(key).or_insert(LineUse {
+            vcpu,
+            context,
+            privilege,
+            site,
+            access,
+            locked,
+            linear: reference.linear & of_line,
+            touched: 0,
+            taken: 0,
+            cycles: 0,
+        });
+        of_site.touched |= pieces(tree, reference);
+        of_site.taken += taken;
+        of_site.cycles += cycles;
+    }
+
+    /// Forgets the recorded uses.
+    pub(crate) fn clear(&mut self) {
+        self.uses.clear();
+    }
+
+    /// Returns the recorded uses.
+    pub(crate) fn lines(&self, tree: &Tree) -> Vec<ContendedLine> {
+        let lines = self.uses.iter().map(|(line, uses)| ContendedLine {
+            physical: line << tree.line_shift,
+            size: 1 << tree.line_shift,
+            uses: uses.values().copied().collect(),
+        });
+        lines.collect()
     }
 }
 
@@ -155,6 +222,8 @@ impl<W: Word> Hierarchy<W> {
         });
         self.contention.any = true;
         self.contention.moves.count += 1;
+        self.contention
+            .record(tree, reference, line, 1, cost + wait);
         self.contention.moves.keeps_until = at + u64::from(kept);
     }
 
@@ -194,6 +263,8 @@ impl<W: Word> Hierarchy<W> {
         let mut lost = 0;
         let mut moved = false;
         let mut permission = 0;
+        let mut waited = 0;
+        let mut again = 0;
         if reference.access == Access::Write {
             if taken.owner == vcpu && now > taken.at + WATCH {
                 *self.contention.slot(line) = None;
@@ -203,18 +274,21 @@ impl<W: Word> Hierarchy<W> {
             if taken.owner != vcpu {
                 // The vCPU shares the line with the last reader, and takes it alone.
                 moved = true;
+                waited = stall;
                 taken.owner = vcpu;
                 taken.at = now + stall;
                 taken.takers |= 1 << (vcpu % 64);
                 taken.keeps_until = taken.at + u64::from(keep.stores);
             } else if !taken.ordered && now >= taken.keeps_until && now < taken.at + WANTED {
                 lost = taken.cost * others;
+                again = others;
                 taken.keeps_until = now + lost + u64::from(keep.stores);
             } else {
                 // The permission to write may come later than the line.
                 taken.cost += stall;
                 taken.keeps_until += stall;
                 permission = stall;
+                waited = stall;
             }
             if taken.writer != vcpu {
                 taken.writer = vcpu;
@@ -225,6 +299,15 @@ impl<W: Word> Hierarchy<W> {
             taken.locked = reference.locked;
         }
         self.contention.moves.count += u64::from(moved);
+        if reference.access == Access::Write {
+            self.contention.record(
+                tree,
+                reference,
+                line,
+                u64::from(moved) + again,
+                lost + waited,
+            );
+        }
         self.contention.moves.keeps_until += permission;
         if lost > 0 {
             self.begin_request(reference);

@@ -160,6 +160,12 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
+    /// Clears all counts.
+    pub(crate) fn clear_statistics(&mut self) {
+        self.ledger.clear();
+        self.contention.clear();
+    }
+
     /// Returns the contents of every cache.
     pub(crate) fn contents(&self, tree: &Tree) -> Vec<CacheContents> {
         (tree.nodes.0.iter().zip(&tree.children))

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 use nodescope_plugin_api::{
-    Access, Charges, Context, Counters, DirectMiss, DirectMisses, Hits, Key, L0Geometry, L0Update,
-    Ledger, LineMoves, MemRef, MemoryModel, MemoryTimingModel, Outcome, Privilege, Statistic,
-    Tally, Term, VcpuPlace,
+    Access, Charges, ContendedLine, Context, Counters, DirectMiss, DirectMisses, Hits, Key,
+    L0Geometry, L0Update, Ledger, LineMoves, MemRef, MemoryModel, MemoryTimingModel, Outcome,
+    Privilege, Statistic, Tally, Term, VcpuPlace,
 };
 
 use crate::builder::Builder;
@@ -217,6 +217,13 @@ impl MemoryModel for CacheModel {
         }
     }
 
+    fn contended_lines(&self) -> Vec<ContendedLine> {
+        match &self.caches {
+            Caches::Narrow(caches, _) => caches.contention.lines(&self.tree),
+            Caches::Wide(caches) => caches.contention.lines(&self.tree),
+        }
+    }
+
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         match &mut self.caches {
             Caches::Narrow(caches, _) => caches.modified(&self.tree, Baseline, vcpu, lines),
@@ -226,8 +233,8 @@ impl MemoryModel for CacheModel {
 
     fn reset_statistics(&mut self) {
         match &mut self.caches {
-            Caches::Narrow(caches, _) => caches.ledger.clear(),
-            Caches::Wide(caches) => caches.ledger.clear(),
+            Caches::Narrow(caches, _) => caches.clear_statistics(),
+            Caches::Wide(caches) => caches.clear_statistics(),
         }
     }
 

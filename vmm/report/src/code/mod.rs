@@ -6,6 +6,7 @@
 
 mod annotate;
 mod chart;
+mod contended;
 mod costs;
 mod export;
 mod html;
@@ -23,6 +24,7 @@ use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use serde::Serialize;
 
 pub use annotate::{InstructionRow, Listing};
+pub use contended::{ContendedLine, ContendedPlace, LineVariable, VcpuUse};
 pub use costs::{AnswerCount, CodeCosts, CoreValue};
 pub use export::{Format, export};
 pub use mpi::MpiCode;
@@ -78,6 +80,8 @@ pub struct CodeReport {
     pub mpi: Vec<MpiCode>,
     /// Costs of code outside MPI calls.
     pub outside_mpi: CodeCosts,
+    /// Lines of memory that vCPUs took from each other, with most cycles first; at most 100 of each node.
+    pub contended_lines: Vec<ContendedLine>,
     /// Rates of functions with floating-point operations, and the machine's limits.
     pub roofline: Roofline,
     /// Sentences for the user about missing or inconsistent information.
@@ -210,6 +214,10 @@ impl CodeReport {
                 .collect(),
             mpi,
             outside_mpi: shown(&outside),
+            contended_lines: contended::lines(
+                profile,
+                whole.costs.cycles_65536() as f64 / CYCLE as f64,
+            ),
             roofline,
             notes,
             drawings,

@@ -7,6 +7,8 @@ use crate::units::{flops, grouped, si};
 
 /// Maximum number of rows of a table in the terminal.
 const ROWS: usize = 15;
+/// Maximum number of rows of code for a contended line.
+const PLACES: usize = 4;
 /// Maximum number of listings in the terminal.
 const LISTINGS: usize = 3;
 
@@ -118,6 +120,7 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
     if !code.mpi.is_empty() {
         tables.push(mpi(code, shape));
     }
+    tables.extend(contended(code, shape));
     if !code.roofline.functions.is_empty() {
         tables.push(roofline(code, shape));
     }
@@ -302,6 +305,58 @@ fn mpi(code: &CodeReport, shape: &Shape) -> Table {
             .push(format!("{more} more MPI functions in report.json"));
     }
     table
+}
+
+/// Minimum share of a contended line in the cycles of the code, for a row of the table.
+const CONTENDED: f64 = 0.001;
+
+/// Returns the table of contended lines; `None` if no line is worth a row.
+fn contended(code: &CodeReport, shape: &Shape) -> Option<Table> {
+    let mut table = Table::new(
+        "Contended lines: vCPUs of a node took them from each other. Modelled; taken: from another vCPU; cycles: waiting for the line",
+        6,
+        &[
+            "data", "sharing", "code", "access", "bytes", "vCPUs", "taken", "cycles", "share",
+        ],
+    )
+    .about("contended");
+    table.ordered = true;
+    let worth = code.contended_lines.iter();
+    let worth = worth.filter(|line| line.share >= CONTENDED);
+    for line in worth.take(shape.rows) {
+        table.group();
+        table.row(vec![
+            cut(&line.data(), shape.width),
+            line.sharing().into(),
+            String::new(),
+            String::new(),
+            String::new(),
+            String::new(),
+            grouped(line.taken.into()),
+            si(line.cycles as f64),
+            format!("{:.1} %", 100.0 * line.share),
+        ]);
+        for place in line.places.iter().take(PLACES) {
+            let code = [place.function.clone(), place.source()];
+            let code: Vec<String> = code.into_iter().filter(|part| !part.is_empty()).collect();
+            table.row(vec![
+                String::new(),
+                String::new(),
+                cut(&code.join(" "), shape.width + 8),
+                place.access().into(),
+                place.byte_list(),
+                place.vcpu_list(),
+                grouped(place.taken.into()),
+                si(place.cycles as f64),
+                String::new(),
+            ]);
+        }
+    }
+    table.below.push(
+        "sharing: true if a vCPU touched bytes that another one wrote; false sharing ends if the data get lines of their own"
+            .into(),
+    );
+    (!table.rows.is_empty()).then_some(table)
 }
 
 fn roofline(code: &CodeReport, shape: &Shape) -> Table {
