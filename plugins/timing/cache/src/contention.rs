@@ -228,6 +228,7 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// Returns the answer to a reference after which the vCPU has the line. If the line is watched, records a write, and grants no writes.
+    /// `taken` says that [`Hierarchy::take`] has accounted for the reference.
     #[inline(always)]
     pub(crate) fn watched(
         &mut self,
@@ -235,10 +236,11 @@ impl<W: Word> Hierarchy<W> {
         outcome: Outcome,
         reference: &MemRef,
         line: u64,
+        taken: bool,
     ) -> Outcome {
         match (self.contention.any, tree.keep) {
             (true, Some(keep)) if reference.access.side() == Side::Data => {
-                self.watch(tree, keep, outcome, reference, line)
+                self.watch(tree, keep, outcome, reference, line, taken)
             }
             _ => outcome,
         }
@@ -246,6 +248,7 @@ impl<W: Word> Hierarchy<W> {
 
     #[cold]
     #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
     fn watch(
         &mut self,
         tree: &Tree,
@@ -253,6 +256,7 @@ impl<W: Word> Hierarchy<W> {
         outcome: Outcome,
         reference: &MemRef,
         line: u64,
+        just_taken: bool,
     ) -> Outcome {
         let touched = pieces(tree, reference);
         let MemRef { vcpu, now, .. } = *reference;
@@ -283,7 +287,7 @@ impl<W: Word> Hierarchy<W> {
                 lost = taken.cost * others;
                 again = others;
                 taken.keeps_until = now + lost + u64::from(keep.stores);
-            } else {
+            } else if !just_taken {
                 // The permission to write may come later than the line.
                 taken.cost += stall;
                 taken.keeps_until += stall;

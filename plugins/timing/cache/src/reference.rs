@@ -157,10 +157,8 @@ impl<W: Word> Hierarchy<W> {
         let arrived = self.miss(tree, variant, wanted, updates);
         let replaced = arrived.replaced.map(|line| line << tree.line_shift);
         let settled = arrived.state.is_some() && self.settled::<V>(tree, first, line, arrived.way);
-        if self.request.taken
-            && access.side() == Side::Data
-            && let Some(keep) = tree.keep
-        {
+        let taken = self.request.taken && access.side() == Side::Data;
+        if let Some(keep) = tree.keep.filter(|_| taken) {
             self.take(tree, keep, reference, line);
         }
         let stall = self.request.stall;
@@ -175,7 +173,7 @@ impl<W: Word> Hierarchy<W> {
         let outcome = tree
             .first_level
             .outcome(stall, state, access.side(), replaced);
-        let outcome = self.watched(tree, outcome, reference, line);
+        let outcome = self.watched(tree, outcome, reference, line, taken);
         self.unless_revoked::<V>(tree, outcome, settled, reference, line, updates)
     }
 
@@ -242,7 +240,7 @@ impl<W: Word> Hierarchy<W> {
             self.observe(tree, first, observed, updates);
         }
         let outcome = tree.first_level.outcome(stall, state, access.side(), None);
-        let outcome = self.watched(tree, outcome, reference, line);
+        let outcome = self.watched(tree, outcome, reference, line, false);
         self.unless_revoked::<Baseline>(tree, outcome, settled, reference, line, updates)
     }
 

@@ -8,7 +8,9 @@ use nodescope_plugin_api::{
     MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, STALL_TERMS, Site, StallTerm,
     Statistic, Term, VcpuPlace,
 };
-use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
+use nodescope_plugin_cache::{
+    CacheConfig, CacheModel, FlatMemory, Keep, LevelConfig, LevelLatency,
+};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
 use super::guest::{LARGE, RAM, USED, VCPUS, WINDOW_PHYSICAL};
@@ -76,6 +78,18 @@ impl Description {
             level.latency.read_hit = r.below(20) as u32;
             level.latency.write_hit = r.below(20) as u32;
         }
+        // These choices draw no number, so that seeds keep their programs.
+        let LevelLatency {
+            read_hit,
+            write_hit,
+            ..
+        } = config.levels[1].latency;
+        config.coherence.from_modified.other_core = read_hit;
+        config.coherence.from_modified.other_socket = write_hit;
+        config.coherence.keep = (read_hit % 4 != 0).then_some(Keep {
+            locked: 5 * read_hit,
+            stores: 5 * write_hit,
+        });
         let vcpus = VCPUS as u16 + 1;
         let places = match r.below(3) {
             // Each vCPU is on a socket of its own, all are cores of one socket, or two sockets have two cores each.
