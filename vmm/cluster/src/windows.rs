@@ -45,8 +45,11 @@ pub struct WindowCode<'a> {
     attribution: Option<Attribution>,
     profiles: Vec<WindowProfile>,
     /// Name and counts, by node of this process, of the last window, whose code has no names yet.
-    unnamed: Option<(String, Vec<(usize, Option<Counted>)>)>,
+    unnamed: Option<(String, Vec<OfNode>)>,
 }
+
+/// Number of a node of this process, and what was counted there; `None` where nothing is attributed.
+type OfNode = (usize, Option<Counted>);
 
 impl WindowCode<'_> {
     /// Finds the names of the code of the window that closed last, while guests' memory is as it was then, and adds the profile of all

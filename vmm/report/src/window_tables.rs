@@ -1,6 +1,6 @@
 //! Tables of a window's measurements, for text and HTML alike.
 
-use crate::breakdown::{CYCLE, PrivilegeValue, Scope, ScopeKind, WindowReport};
+use crate::breakdown::{CYCLE, EventValue, PrivilegeValue, Scope, ScopeKind, WindowReport};
 use crate::cores;
 use crate::table::Table;
 use crate::units::{cpi, flops, grouped, si};
@@ -174,7 +174,12 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
             &["event", "term", "count", "P", "L, cycles", "CPI"],
         )
         .about("events");
-        for event in scope.events.iter().filter(|event| event.cycles != 0) {
+        // Lines that cores take from each other show sharing, whatever they cost.
+        let between_cores = |name: &str| name.contains("_other_");
+        let shown = |event: &&EventValue| {
+            event.cycles != 0 || event.count != 0 && between_cores(&event.event)
+        };
+        for event in scope.events.iter().filter(shown) {
             let value = per(scope, event.cycles as i128 * CYCLE);
             events.row(vec![
                 event.event.clone(),
