@@ -20,6 +20,8 @@ impl<W: Word> Hierarchy<W> {
         request.now = reference.now;
         request.stall = 0;
         request.taken = false;
+        request.buffered = false;
+        request.hidden = 0;
     }
 
     /// Counts an event at a level.
@@ -87,10 +89,14 @@ impl<W: Word> Hierarchy<W> {
     #[inline(always)]
     fn charge(&mut self, tree: &Tree, event: usize) {
         let cost = tree.events.cost(event);
-        let cycles = match self.request.prefetch {
+        let latency = u64::from(cost.latency);
+        let cycles = match self.request.prefetch || self.request.buffered {
             true => 0,
-            false => u64::from(cost.latency),
+            false => latency,
         };
+        if self.request.buffered {
+            self.request.hidden += latency - cycles;
+        }
         self.ledger
             .charge_fixed(self.request.account, event, cycles);
         self.charge_code(cost, cycles);

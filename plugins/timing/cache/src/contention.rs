@@ -1,11 +1,13 @@
 //! Lines that vCPUs take from each other: how long a reference waits for such a line, and how long a vCPU keeps the line.
 //!
-//! The vCPUs of a node run one after the other, each for a time slice. Within its time slice a vCPU would have every line to itself. Three
+//! The vCPUs of a node run one after the other, each for a time slice. Within its time slice a vCPU would have every line to itself. Four
 //! rules correct the time of lines that other vCPUs want:
 //!
 //! - **Order.** A reference to data that another vCPU wrote is answered no earlier than the write. Data are such if the reference touches
 //!   bytes that the other vCPU wrote, or if one of both instructions is locked: a locked instruction has the line for itself
 //!   (SDM vol. 3A §9.1.2).
+//! - **Store buffer.** A store that is not locked does not wait for its line. The vCPU goes on, and the data are there when the line has come
+//!   and all earlier stores to such lines have left the store buffer. A locked instruction waits for these stores.
 //! - **Keeping.** A vCPU that has taken a line in this way goes on for [`Keep::locked`] cycles, even beyond its time slice. Without this
 //!   rule a vCPU would take the line once for each instruction.
 //! - **Loss.** Where vCPUs write different bytes of a line, nothing orders them. Then a vCPU loses the line [`Keep::stores`] cycles after
@@ -17,7 +19,7 @@ use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
     Access, ContendedLine, Context, LineMoves, LineUse, MemRef, Outcome, Permission, Privilege,
-    Side, Site,
+    Site,
 };
 
 use crate::config::Keep;
@@ -49,8 +51,9 @@ struct Taken {
     at: u64,
     /// Cycles in which the owner got the line.
     cost: u64,
-    /// True if the owner had to wait for the write of another vCPU.
+    /// True if the owner had to wait for the write of another vCPU, whose clock is `after`.
     ordered: bool,
+    after: u64,
     /// Clock until which the owner has the line, although others want it.
     keeps_until: u64,
     /// vCPUs that have taken the line lately, one bit each, modulo 64.
@@ -70,6 +73,8 @@ pub(crate) struct Contention {
     /// True once a line was watched.
     any: bool,
     moves: LineMoves,
+    /// Clock of each vCPU at which its last store to a watched line has left the store buffer.
+    drained: Vec<u64>,
     /// Uses of lines since the statistics were last cleared.
     uses: BTreeMap<u64, Uses>,
 }
@@ -83,15 +88,38 @@ impl Default for Contention {
             slots: vec![None; SLOTS].into(),
             any: false,
             moves: LineMoves::default(),
+            drained: Vec::new(),
             uses: BTreeMap::new(),
         }
     }
 }
 
 impl Contention {
+    fn number(line: u64) -> usize {
+        (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOTS.ilog2())) as usize
+    }
+
     fn slot(&mut self, line: u64) -> &mut Option<Taken> {
-        let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOTS.ilog2());
-        &mut self.slots[hash as usize]
+        &mut self.slots[Self::number(line)]
+    }
+
+    /// Returns whether a line is watched.
+    #[inline(always)]
+    fn watches(&self, line: u64) -> bool {
+        self.any && matches!(&self.slots[Self::number(line)], Some(taken) if taken.line == line)
+    }
+
+    fn drained(&self, vcpu: u16) -> u64 {
+        let drained = self.drained.get(usize::from(vcpu));
+        drained.copied().unwrap_or(0)
+    }
+
+    fn set_drained(&mut self, vcpu: u16, clock: u64) {
+        let vcpu = usize::from(vcpu);
+        if self.drained.len() <= vcpu {
+            self.drained.resize(vcpu + 1, 0);
+        }
+        self.drained[vcpu] = clock;
     }
 
     fn find(&mut self, line: u64) -> Option<&mut Taken> {
@@ -175,33 +203,34 @@ impl<W: Word> Hierarchy<W> {
         let cost = self.request.stall;
         let touched = pieces(tree, reference);
         let before = self.contention.find(line).copied();
-        let mut ordered = false;
-        let mut takers = 0;
-        if let Some(before) = before {
-            ordered =
-                before.writer != vcpu && (locked || before.locked || before.written & touched != 0);
-            if now.saturating_sub(before.at) < WANTED {
-                takers = before.takers | 1 << (before.owner % 64);
+        let ordered = before.filter(|before| {
+            before.writer != vcpu && (locked || before.locked || before.written & touched != 0)
+        });
+        let lately = before.filter(|before| now.saturating_sub(before.at) < WANTED);
+        let takers = lately.map_or(0, |before| before.takers | 1 << (before.owner % 64));
+        let after = ordered.map_or(0, |before| before.written_at);
+        let mut wait = 0;
+        if !self.request.buffered {
+            wait = after.saturating_sub(now);
+            if locked {
+                wait = wait.max(self.contention.drained(vcpu).saturating_sub(now));
             }
-        }
-        let wait = match before {
-            Some(before) if ordered => before.written_at.saturating_sub(now),
-            _ => 0,
-        };
-        if wait > 0 {
-            self.charge_contention(tree, SystemEvent::Wait, wait);
+            if wait > 0 {
+                self.charge_contention(tree, SystemEvent::Wait, wait);
+            }
         }
         let at = now + cost + wait;
         let kept = match ordered {
-            true => keep.locked,
-            false => keep.stores,
+            Some(_) => keep.locked,
+            None => keep.stores,
         };
         let taken = Taken {
             line,
             owner: vcpu,
             at,
             cost,
-            ordered,
+            after,
+            ordered: ordered.is_some(),
             keeps_until: at + u64::from(kept),
             takers: takers | 1 << (vcpu % 64),
             writer: vcpu,
@@ -222,9 +251,9 @@ impl<W: Word> Hierarchy<W> {
         });
         self.contention.any = true;
         self.contention.moves.count += 1;
+        self.contention.moves.keeps_until = taken.keeps_until;
         self.contention
             .record(tree, reference, line, 1, cost + wait);
-        self.contention.moves.keeps_until = at + u64::from(kept);
     }
 
     /// Returns the answer to a reference after which the vCPU has the line. If the line is watched, records a write, and grants no writes.
@@ -238,18 +267,31 @@ impl<W: Word> Hierarchy<W> {
         line: u64,
         taken: bool,
     ) -> Outcome {
-        match (self.contention.any, tree.keep) {
-            (true, Some(keep)) if reference.access.side() == Side::Data => {
-                self.watch(tree, keep, outcome, reference, line, taken)
-            }
-            _ => outcome,
+        let Some(keep) = tree.keep else {
+            return outcome;
+        };
+        if reference.access == Access::Fetch || !self.contention.watches(line) {
+            return outcome;
+        }
+        match reference.access == Access::Write {
+            true => self.write_watched(tree, keep, outcome, reference, line, taken),
+            false => read_only(outcome, 0),
         }
     }
 
+    /// Returns whether the cycles of a write's request are hidden by the store buffer: the write is not locked, and its line is watched.
+    #[inline(always)]
+    pub(crate) fn is_buffered(&mut self, tree: &Tree, reference: &MemRef, line: u64) -> bool {
+        tree.keep.is_some()
+            && reference.access == Access::Write
+            && !reference.locked
+            && self.contention.watches(line)
+    }
+
+    /// Records a write to a watched line.
     #[cold]
     #[inline(never)]
-    #[allow(clippy::too_many_arguments)]
-    fn watch(
+    fn write_watched(
         &mut self,
         tree: &Tree,
         keep: Keep,
@@ -258,69 +300,94 @@ impl<W: Word> Hierarchy<W> {
         line: u64,
         just_taken: bool,
     ) -> Outcome {
-        let touched = pieces(tree, reference);
-        let MemRef { vcpu, now, .. } = *reference;
+        let MemRef {
+            vcpu, now, locked, ..
+        } = *reference;
         let stall = u64::from(outcome.stall());
+        let hidden = std::mem::take(&mut self.request.hidden);
+        let drained = self.contention.drained(vcpu);
         let Some(taken) = self.contention.find(line) else {
             return outcome;
         };
+        if taken.owner == vcpu && now > taken.at + WATCH {
+            *self.contention.slot(line) = None;
+            return outcome;
+        }
+        let own = 1 << (vcpu % 64);
+        let others = u64::from((taken.takers & !own).count_ones());
+        // Other vCPUs take the line, and this one takes it back.
         let mut lost = 0;
-        let mut moved = false;
-        let mut permission = 0;
-        let mut waited = 0;
-        let mut again = 0;
-        if reference.access == Access::Write {
-            if taken.owner == vcpu && now > taken.at + WATCH {
-                *self.contention.slot(line) = None;
-                return outcome;
-            }
-            let others = u64::from((taken.takers & !(1 << (vcpu % 64))).count_ones());
-            if taken.owner != vcpu {
-                // The vCPU shares the line with the last reader, and takes it alone.
-                moved = true;
-                waited = stall;
-                taken.owner = vcpu;
-                taken.at = now + stall;
-                taken.takers |= 1 << (vcpu % 64);
-                taken.keeps_until = taken.at + u64::from(keep.stores);
-            } else if !taken.ordered && now >= taken.keeps_until && now < taken.at + WANTED {
-                lost = taken.cost * others;
-                again = others;
-                taken.keeps_until = now + lost + u64::from(keep.stores);
-            } else if !just_taken {
-                // The permission to write may come later than the line.
-                taken.cost += stall;
-                taken.keeps_until += stall;
-                permission = stall;
-                waited = stall;
-            }
-            if taken.writer != vcpu {
-                taken.writer = vcpu;
-                taken.written = 0;
-            }
-            taken.written |= touched;
-            taken.written_at = now + stall + lost;
-            taken.locked = reference.locked;
+        // Times that the line came from another vCPU, and the cycles for it beyond those that are recorded already.
+        let mut times = 0;
+        let mut waited = match just_taken {
+            true => 0,
+            false => stall,
+        };
+        let shared = taken.owner != vcpu;
+        if shared {
+            // The vCPU shares the line with the last reader, and takes it alone.
+            times = 1;
+            taken.owner = vcpu;
+            taken.takers |= own;
+            taken.ordered = false;
+            taken.after = 0;
+        } else if !taken.ordered && now >= taken.keeps_until && now < taken.at + WANTED {
+            lost = taken.cost * others;
+            times = others;
+            taken.keeps_until = now + lost + u64::from(keep.stores);
+        } else if !just_taken {
+            taken.cost += stall;
         }
-        self.contention.moves.count += u64::from(moved);
-        if reference.access == Access::Write {
-            self.contention.record(
-                tree,
-                reference,
-                line,
-                u64::from(moved) + again,
-                lost + waited,
-            );
+        // A locked instruction waits for the stores before it.
+        let wait = match locked && !just_taken {
+            true => drained.saturating_sub(now),
+            false => 0,
+        };
+        let retired = now + stall + lost + wait;
+        let written_at = match locked {
+            true => retired,
+            // Stores ask for their lines at once, and leave the store buffer in order (SDM vol. 3A §9.2.3.2).
+            false => (retired.max(taken.after) + hidden).max(drained),
+        };
+        if just_taken || shared || hidden > 0 {
+            let kept = match taken.ordered {
+                true => keep.locked,
+                false => keep.stores,
+            };
+            taken.at = written_at;
+            taken.keeps_until = retired + u64::from(kept);
+            self.contention.moves.keeps_until = retired + u64::from(kept);
         }
-        self.contention.moves.keeps_until += permission;
-        if lost > 0 {
-            self.begin_request(reference);
-            self.charge_contention(tree, SystemEvent::Retake, lost);
+        let Some(taken) = self.contention.find(line) else {
+            return outcome;
+        };
+        if taken.writer != vcpu {
+            taken.writer = vcpu;
+            taken.written = 0;
         }
-        Outcome::new(
-            u32::try_from(stall + lost).unwrap_or(u32::MAX),
-            outcome.permission().min(Permission::Read),
-            outcome.replaced(),
-        )
+        taken.written |= pieces(tree, reference);
+        taken.written_at = written_at;
+        taken.locked = locked;
+        waited += lost + wait;
+        self.contention.set_drained(vcpu, written_at);
+        self.contention.moves.count += u64::from(shared);
+        self.contention.record(tree, reference, line, times, waited);
+        for (event, cycles) in [(SystemEvent::Retake, lost), (SystemEvent::Wait, wait)] {
+            if cycles > 0 {
+                self.begin_request(reference);
+                self.charge_contention(tree, event, cycles);
+            }
+        }
+        read_only(outcome, lost + wait)
     }
+}
+
+/// Returns an answer with more cycles that permits no writes.
+fn read_only(outcome: Outcome, more: u64) -> Outcome {
+    let stall = u64::from(outcome.stall()) + more;
+    Outcome::new(
+        u32::try_from(stall).unwrap_or(u32::MAX),
+        outcome.permission().min(Permission::Read),
+        outcome.replaced(),
+    )
 }

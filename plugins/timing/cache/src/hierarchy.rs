@@ -74,6 +74,9 @@ pub(crate) struct Request {
     pub(crate) prefetch: bool,
     /// True if another core's cache had the line, modified.
     pub(crate) taken: bool,
+    /// True if the store buffer hides the cycles of transfers, whose sum is `hidden`.
+    pub(crate) buffered: bool,
+    pub(crate) hidden: u64,
 }
 
 /// Charges of a direct miss ([`nodescope_plugin_api::DirectMiss::charges`]) while its function runs; else `None`.
@@ -130,6 +133,8 @@ impl<W: Word> Hierarchy<W> {
                 charges: ChargeTarget(None),
                 prefetch: false,
                 taken: false,
+                buffered: false,
+                hidden: 0,
             },
             path: [NONE; MOST_LEVELS],
         }

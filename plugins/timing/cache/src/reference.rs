@@ -143,6 +143,7 @@ impl<W: Word> Hierarchy<W> {
     ) -> Outcome {
         let access = reference.access;
         self.begin_request(reference);
+        self.request.buffered = self.is_buffered(tree, reference, line);
         let wanted = Wanted {
             first,
             lookup,
@@ -220,6 +221,7 @@ impl<W: Word> Hierarchy<W> {
         match (access, state) {
             (Access::Write, State::Shared | State::Forward) => {
                 self.begin_request(reference);
+                self.request.buffered = self.is_buffered(tree, reference, line);
                 self.own(tree, first, line, updates);
                 state = State::Modified;
                 stall += self.request.stall;
