@@ -8,7 +8,7 @@ mod support;
 
 use std::path::Path;
 
-use nodescope_profile::WindowProfile;
+use nodescope_profile::{ContendedLine, LineUse, Variable, WindowProfile};
 use nodescope_report::{
     CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, WindowCores, build,
 };
@@ -413,4 +413,81 @@ fn a_window_without_counts_has_empty_lists() {
     assert_eq!(code.total.share, None);
     assert!(report.html().contains("Flame graph"));
     assert!(report.text().contains("Functions by cycles"));
+}
+
+#[test]
+fn contended_lines_have_data_code_and_a_finding() {
+    let user = |vcpu: u16, instruction, write, cycles| LineUse {
+        vcpu,
+        context: 1,
+        block: 1,
+        instruction,
+        write,
+        locked: false,
+        touched: 0xff << (8 * vcpu),
+        taken: 10,
+        cycles,
+    };
+    let report = |uses: Vec<LineUse>, variable: Option<Variable>| {
+        built(|input| {
+            let line = ContendedLine {
+                node: 0,
+                physical: 0x7_1040,
+                size: 64,
+                address: 0x40_4040,
+                variable,
+                uses,
+            };
+            input.profiles.as_mut().unwrap().windows[0].contended = vec![line];
+        })
+    };
+    let sums = Variable {
+        module: "/job/solver".into(),
+        name: "sums".into(),
+        offset: -8,
+    };
+    let cycles = {
+        let report = built(|_| ());
+        code(&report).total.cycles_65536 / 65536
+    };
+    let (most, least) = (cycles as u64 / 10, cycles as u64 / 20);
+    let apart = report(
+        vec![user(0, 0, true, least), user(1, 0, true, most)],
+        Some(sums),
+    );
+    let line = &code(&apart).contended_lines[0];
+    assert!(!line.true_sharing);
+    assert_eq!((line.taken, line.cycles), (20, most + least));
+    let vcpus: Vec<_> = (line.places.iter())
+        .map(|place| (place.vcpus[0].vcpu, place.bytes.clone(), place.cycles))
+        .collect();
+    assert_eq!(vcpus, [(1, vec![(8, 15)], most), (0, vec![(0, 7)], least)]);
+    let text = apart.text();
+    for expected in [
+        "Contended lines",
+        "sums",
+        "false",
+        "8-15",
+        "(false sharing)",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(apart.html().contains("Contended lines"));
+    let json: Value = serde_json::from_str(&apart.json()).unwrap();
+    let found = json["findings"].as_array().unwrap().iter();
+    let of_lines: Vec<_> = found
+        .filter(|finding| finding["finding"] == "contended_lines")
+        .collect();
+    assert_eq!(of_lines.len(), 1);
+    assert_eq!(of_lines[0]["data"], "sums");
+
+    // A reader of bytes that another vCPU writes shares them. Without a variable, the address names the data.
+    let mut reader = user(1, 0, false, most);
+    reader.touched = 0xff;
+    let together = report(vec![user(0, 0, true, 0), reader], None);
+    assert!(code(&together).contended_lines[0].true_sharing);
+    assert!(together.text().contains("0x404040"));
+    // A line that costs nothing has no row and no finding.
+    let cheap = report(vec![user(0, 0, true, 0), user(1, 0, true, 0)], None);
+    assert!(!cheap.text().contains("Contended lines"));
 }

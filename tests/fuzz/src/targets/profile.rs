@@ -4,8 +4,8 @@ use std::path::Path;
 
 use nodescope_plugin_api::{BlockCounts, Charges, PartialCounts};
 use nodescope_profile::{
-    Block, Count, Function, Inlined, Module, ModuleKind, Path as CallPath, ProfilesFile,
-    SourceLine, SourceRange, WindowProfile,
+    Block, ContendedLine, Count, Function, Inlined, LineUse, Module, ModuleKind, Path as CallPath,
+    ProfilesFile, SourceLine, SourceRange, Variable, WindowProfile,
 };
 use nodescope_report::ReportInput;
 use nodescope_report::code::{Format, cores, export};
@@ -128,6 +128,17 @@ fn seed() -> ProfilesFile {
         functions: functions.into(),
         samples,
     };
+    let user = |vcpu, block, write| LineUse {
+        vcpu,
+        context: 1,
+        block,
+        instruction: 1,
+        write,
+        locked: false,
+        touched: 0xff << (8 * vcpu),
+        taken: 5,
+        cycles: 500,
+    };
     let window = WindowProfile {
         name: "hpl".into(),
         modules: vec![
@@ -143,6 +154,18 @@ fn seed() -> ProfilesFile {
             path(2, &[0, 1], 3),
             path(2, &[0, 0, 1], 5),
         ],
+        contended: vec![ContendedLine {
+            node: 0,
+            physical: 0x7_1040,
+            size: 64,
+            address: 0x40_4040,
+            variable: Some(Variable {
+                module: "/usr/bin/hpl".into(),
+                name: "sums".into(),
+                offset: -8,
+            }),
+            uses: vec![user(0, 0, false), user(1, 0, true), user(1, 1, true)],
+        }],
         notes: vec!["a note".into()],
     };
     ProfilesFile {

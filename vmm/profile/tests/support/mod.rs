@@ -454,6 +454,7 @@ pub fn profile(name: &str) -> WindowProfile {
         blocks,
         counts: all,
         paths,
+        contended: Vec::new(),
         notes: vec!["libblas.so.3 has no symbols".into()],
     }
 }

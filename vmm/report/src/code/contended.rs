@@ -77,7 +77,11 @@ pub struct VcpuUse {
 /// Returns the contended lines of all nodes, with most cycles first. `total` is the number of cycles of the window's code.
 pub(super) fn lines(profile: &WindowProfile, total: f64) -> Vec<ContendedLine> {
     let lines = profile.contended.iter().map(|line| {
-        let sum = |of: &dyn Fn(&LineUse) -> u64| line.uses.iter().map(of).sum::<u64>();
+        // Sums saturate, since files may be damaged.
+        let sum = |of: &dyn Fn(&LineUse) -> u64| {
+            let values = line.uses.iter().map(of);
+            values.fold(0, u64::saturating_add)
+        };
         let cycles = sum(&|of| of.cycles);
         ContendedLine {
             node: line.node,
@@ -139,8 +143,8 @@ fn places(profile: &WindowProfile, uses: &[LineUse], size: u32) -> Vec<Contended
         place.reads |= !of.write;
         place.writes |= of.write;
         place.locked |= of.locked;
-        place.taken += of.taken;
-        place.cycles += of.cycles;
+        place.taken = place.taken.saturating_add(of.taken);
+        place.cycles = place.cycles.saturating_add(of.cycles);
     }
     let mut places: Vec<ContendedPlace> = Vec::new();
     for ((.., vcpu), (mut place, touched)) in by_vcpu {
@@ -158,8 +162,8 @@ fn places(profile: &WindowProfile, uses: &[LineUse], size: u32) -> Vec<Contended
         };
         match places.iter_mut().find(same) {
             Some(other) => {
-                other.taken += place.taken;
-                other.cycles += place.cycles;
+                other.taken = other.taken.saturating_add(place.taken);
+                other.cycles = other.cycles.saturating_add(place.cycles);
                 other.vcpus.push(of_vcpu);
             }
             None => {
