@@ -111,6 +111,8 @@ fn latencies_between_caches_need_caches_that_meet() {
             "one core",
         ),
         ("upgrade", "cores = 2", "sockets = 2", "one outermost cache"),
+        ("keep.locked", "threads = 2", "cores = 2", "one core"),
+        ("keep.stores", "", "sockets = 2", "one core"),
     ] {
         let field = format!("caches.coherence.{key}");
         only_in(
@@ -343,8 +345,6 @@ fn keys_of_narrow_effect_are_remarked_on() {
     };
     assert_eq!(remarks("cores = 2", WINDOW), [""; 0]);
     assert_eq!(remarks("threads = 2", WINDOW), ["node.threads"]);
-    let coherence = format!("{WINDOW}[caches.coherence]\nupgrade = \"40 cycles\"\n");
-    assert_eq!(remarks("sockets = 2", &coherence), ["caches.coherence"]);
     let bandwidth = format!("{WINDOW}[memory]\nlocal_bandwidth = \"32 GB/s\"\n");
     assert_eq!(remarks("", &bandwidth), ["memory.local_bandwidth"]);
 }

@@ -275,7 +275,7 @@ fn every_field_arrives() {
         [
             (1, CacheKind::Data, 32 << 10, 8, SharedBy::Core),
             (1, CacheKind::Instruction, 32 << 10, 4, SharedBy::Core),
-            (2, CacheKind::Unified, 256 << 10, 8, SharedBy::Core),
+            (2, CacheKind::Unified, 256 << 10, 8, SharedBy::Cores(2)),
             (3, CacheKind::Unified, 12 << 20, 16, SharedBy::Socket),
         ]
     );

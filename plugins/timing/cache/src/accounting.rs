@@ -19,9 +19,6 @@ impl<W: Word> Hierarchy<W> {
         request.account = account;
         request.now = reference.now;
         request.stall = 0;
-        request.taken = false;
-        request.buffered = false;
-        request.hidden = 0;
     }
 
     /// Counts an event at a level.

@@ -18,6 +18,10 @@ pub(crate) struct Builder<'a> {
     pub(crate) children: Vec<Children>,
     /// Cores that use each cache.
     cores: Vec<Vec<u16>>,
+    /// Group of the cores that use each cache; for caches of several groups, that of the first core.
+    groups: Vec<u16>,
+    /// Number of cores of a group.
+    of_group: Option<u16>,
     /// Description of each cache.
     levels: Vec<&'a LevelConfig>,
     /// First-level caches of each vCPU: for data and for instructions.
@@ -30,6 +34,8 @@ impl<'a> Builder<'a> {
             nodes: Vec::new(),
             children: Vec::new(),
             cores: Vec::new(),
+            groups: Vec::new(),
+            of_group: config.group(),
             levels: Vec::new(),
             first: Vec::new(),
         };
@@ -42,9 +48,10 @@ impl<'a> Builder<'a> {
                     Sharing::Cores(cores) => (place.socket, position(places, place) / cores),
                     Sharing::Socket => (place.socket, 0),
                 };
-                let number = *known
-                    .entry((index, kind, group))
-                    .or_insert_with(|| builder.add(config, index, kind, level, place));
+                let number = *known.entry((index, kind, group)).or_insert_with(|| {
+                    let group = builder.group(places, place);
+                    builder.add(config, index, kind, level, place, group)
+                });
                 builder.cores[number as usize].push(place.core);
                 number
             };
@@ -81,6 +88,7 @@ impl<'a> Builder<'a> {
         kind: CacheKind,
         level: &'a LevelConfig,
         place: &VcpuPlace,
+        group: u16,
     ) -> u32 {
         let mut inside = config.levels[..=index].iter();
         let outer = config.levels.get(index + 1);
@@ -112,8 +120,15 @@ impl<'a> Builder<'a> {
             ..Children::default()
         });
         self.cores.push(Vec::new());
+        self.groups.push(group);
         self.levels.push(level);
         self.nodes.len() as u32 - 1
+    }
+
+    /// Returns the number of the group of a vCPU's core within its socket; 0 if there are no groups.
+    fn group(&self, places: &[VcpuPlace], place: &VcpuPlace) -> u16 {
+        self.of_group
+            .map_or(0, |cores| position(places, place) / cores)
     }
 
     /// Gives each cache its first word, and holder bits.
@@ -161,11 +176,13 @@ impl<'a> Builder<'a> {
 
     /// Returns the first-level caches of each vCPU, and the distances of all caches.
     pub(crate) fn vcpu_caches(&self, places: &[VcpuPlace]) -> Vec<VcpuCaches> {
-        let distance = |place: &VcpuPlace, node: &Node, cores: &[u16]| {
+        let distance = |place: &VcpuPlace, node: &Node, cores: &[u16], group: u16| {
             if node.socket != place.socket {
                 Distance::OtherSocket
             } else if cores.contains(&place.core) {
                 Distance::SameCore
+            } else if group != self.group(places, place) {
+                Distance::OtherGroup
             } else {
                 Distance::OtherCore
             }
@@ -174,8 +191,8 @@ impl<'a> Builder<'a> {
             .map(|(place, &first)| VcpuCaches {
                 first,
                 socket: place.socket,
-                distances: (self.nodes.iter().zip(&self.cores))
-                    .map(|(node, cores)| distance(place, node, cores))
+                distances: (self.nodes.iter().zip(&self.cores).zip(&self.groups))
+                    .map(|((node, cores), group)| distance(place, node, cores, *group))
                     .collect(),
             })
             .collect()

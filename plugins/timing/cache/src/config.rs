@@ -171,6 +171,10 @@ pub struct ByDistance {
     pub same_core: u32,
     /// Cycles to a cache of another core on the same socket.
     pub other_core: u32,
+    /// Cycles to a cache of another core on the same socket, in another group of cores: groups are those of the outermost level that groups
+    /// of cores share ([`Sharing::Cores`]).
+    #[serde(skip_serializing_if = "is_default")]
+    pub other_group: u32,
     /// Cycles to a cache of another socket.
     pub other_socket: u32,
 }
@@ -522,6 +526,15 @@ impl CacheConfig {
         }
     }
 
+    /// Returns the number of cores of a group: those of the outermost level that groups of cores share. `None` if no level is shared so.
+    pub fn group(&self) -> Option<u16> {
+        let mut shared = self.levels.iter().rev().map(|level| level.shared_by);
+        shared.find_map(|shared| match shared {
+            Sharing::Cores(cores) => Some(cores),
+            _ => None,
+        })
+    }
+
     /// Returns the configuration of the Xeon X5680 (Westmere), the first reference cluster's processor.
     pub fn xeon_x5680() -> CacheConfig {
         CacheConfig::reference(
@@ -630,11 +643,13 @@ impl CacheConfig {
             let ByDistance {
                 same_core,
                 other_core,
+                other_group,
                 other_socket,
             } = group;
             for (distance, cycles) in [
                 ("same_core", same_core),
                 ("other_core", other_core),
+                ("other_group", other_group),
                 ("other_socket", other_socket),
             ] {
                 latency_fault(

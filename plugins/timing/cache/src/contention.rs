@@ -279,13 +279,14 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Returns whether the cycles of a write's request are hidden by the store buffer: the write is not locked, and its line is watched.
+    /// Begins the request of a reference whose line may be watched. The store buffer hides the cycles of transfers if the reference is a
+    /// write that is not locked, to a watched line.
     #[inline(always)]
-    pub(crate) fn is_buffered(&mut self, tree: &Tree, reference: &MemRef, line: u64) -> bool {
-        tree.keep.is_some()
-            && reference.access == Access::Write
-            && !reference.locked
-            && self.contention.watches(line)
+    pub(crate) fn begin_watching(&mut self, reference: &MemRef, line: u64) {
+        self.request.taken = false;
+        self.request.hidden = 0;
+        self.request.buffered =
+            reference.access == Access::Write && !reference.locked && self.contention.watches(line);
     }
 
     /// Records a write to a watched line.

@@ -9,8 +9,12 @@ use crate::config::{ByDistance, CacheConfig, CacheKind, LevelLatency};
 pub(crate) enum Distance {
     SameCore,
     OtherCore,
+    OtherGroup,
     OtherSocket,
 }
+
+/// Number of kinds of [`Distance`].
+const DISTANCES: usize = 4;
 
 /// Event at one cache level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,24 +120,27 @@ pub(crate) enum Traffic {
 }
 
 /// Number of kinds of [`SystemEvent`].
-const SYSTEM_EVENTS: usize = 23;
+const SYSTEM_EVENTS: usize = MEMORY_EVENTS + 8;
+
+/// Index of [`SystemEvent::Upgrade`].
+const UPGRADE: usize = 4 * DISTANCES;
 
 /// Indices of [`SystemEvent::Wait`] and [`SystemEvent::Retake`].
-const WAIT: usize = 13;
-const RETAKE: usize = 14;
+const WAIT: usize = UPGRADE + 1;
+const RETAKE: usize = UPGRADE + 2;
 
 /// Index of the first event with memory among the system events.
-const MEMORY_EVENTS: usize = 15;
+const MEMORY_EVENTS: usize = UPGRADE + 3;
 
 impl SystemEvent {
     #[inline(always)]
     fn index(self) -> usize {
         match self {
             SystemEvent::From(distance) => distance as usize,
-            SystemEvent::FromModified(distance) => 3 + distance as usize,
-            SystemEvent::Snoop(distance) => 6 + distance as usize,
-            SystemEvent::Invalidate(distance) => 9 + distance as usize,
-            SystemEvent::Upgrade => 12,
+            SystemEvent::FromModified(distance) => DISTANCES + distance as usize,
+            SystemEvent::Snoop(distance) => 2 * DISTANCES + distance as usize,
+            SystemEvent::Invalidate(distance) => 3 * DISTANCES + distance as usize,
+            SystemEvent::Upgrade => UPGRADE,
             SystemEvent::Wait => WAIT,
             SystemEvent::Retake => RETAKE,
             SystemEvent::Memory { traffic, local } => {
@@ -209,7 +216,7 @@ impl Cost {
         let between = index.checked_sub(levels * LEVEL_EVENTS);
         let source = match between {
             // The other cache supplies the line, clean or modified.
-            Some(0..6) => Some(Source::OtherCache),
+            Some(event) if event < 2 * DISTANCES => Some(Source::OtherCache),
             Some(MEMORY_EVENTS) => Some(Source::LocalMemory),
             Some(event) if event == MEMORY_EVENTS + 1 => Some(Source::RemoteMemory),
             _ => None,
@@ -305,6 +312,7 @@ impl Events {
             Term::Cache(outermost.min(2)),
             Term::Cache(meeting.map_or(outermost, |index| index as u8 + 1)),
             Term::Cache(outermost),
+            Term::Cache(outermost),
         ];
         let coherence = &config.coherence;
         for (prefix, suffix, latency) in [
@@ -316,11 +324,13 @@ impl Events {
             let ByDistance {
                 same_core,
                 other_core,
+                other_group,
                 other_socket,
             } = latency;
             for ((distance, latency), term) in [
                 ("same_core", same_core),
                 ("other_core", other_core),
+                ("other_group", other_group),
                 ("other_socket", other_socket),
             ]
             .into_iter()

@@ -143,7 +143,9 @@ impl<W: Word> Hierarchy<W> {
     ) -> Outcome {
         let access = reference.access;
         self.begin_request(reference);
-        self.request.buffered = self.is_buffered(tree, reference, line);
+        if tree.keep.is_some() {
+            self.begin_watching(reference, line);
+        }
         let wanted = Wanted {
             first,
             lookup,
@@ -158,9 +160,13 @@ impl<W: Word> Hierarchy<W> {
         let arrived = self.miss(tree, variant, wanted, updates);
         let replaced = arrived.replaced.map(|line| line << tree.line_shift);
         let settled = arrived.state.is_some() && self.settled::<V>(tree, first, line, arrived.way);
-        let taken = self.request.taken && access.side() == Side::Data;
-        if let Some(keep) = tree.keep.filter(|_| taken) {
-            self.take(tree, keep, reference, line);
+        let mut taken = false;
+        if let Some(keep) = tree.keep {
+            taken = self.request.taken && access.side() == Side::Data;
+            if taken {
+                self.take(tree, keep, reference, line);
+            }
+            self.request.buffered = false;
         }
         let stall = self.request.stall;
         if !V::USUAL && tree.any_prefetcher {
@@ -221,8 +227,11 @@ impl<W: Word> Hierarchy<W> {
         match (access, state) {
             (Access::Write, State::Shared | State::Forward) => {
                 self.begin_request(reference);
-                self.request.buffered = self.is_buffered(tree, reference, line);
+                if tree.keep.is_some() {
+                    self.begin_watching(reference, line);
+                }
                 self.own(tree, first, line, updates);
+                self.request.buffered = false;
                 state = State::Modified;
                 stall += self.request.stall;
             }

@@ -352,7 +352,7 @@ fn groups_of_cores_share_a_cache() {
     assert_eq!(plain.count("from_other_core_modified"), 1);
     plain.step(reference(2, Access::Read, 0));
     assert_eq!(plain.count("L3.read_hit"), 1);
-    assert_eq!(plain.count("from_other_core_modified"), 2);
+    assert_eq!(plain.count("from_other_group_modified"), 1);
 }
 
 /// Prefetchers that want the next line at level 2.

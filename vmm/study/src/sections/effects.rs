@@ -19,6 +19,8 @@ const PAGE: u32 = 4096;
 struct Shape {
     cores: bool,
     sockets: bool,
+    /// True if a level is shared by groups of cores of which a socket has several.
+    groups: bool,
     /// True if a core has an instruction cache beside its data cache.
     instruction: bool,
     /// True if the first-level caches are the outermost caches.
@@ -65,6 +67,7 @@ impl Shape {
         Shape {
             cores: cores > 1,
             sockets: study.topology.sockets > 1,
+            groups: caches.group().is_some_and(|group| u32::from(group) < cores),
             instruction: caches.instruction.is_some(),
             one_level: caches.levels.len() == 1,
             private_first: private(caches.levels.first()),
@@ -265,10 +268,11 @@ fn latencies(latency: &LevelLatency) -> [(&'static str, u32); 8] {
     ]
 }
 
-fn distances(latency: ByDistance) -> [(&'static str, u32); 3] {
+fn distances(latency: ByDistance) -> [(&'static str, u32); 4] {
     [
         ("same_core", latency.same_core),
         ("other_core", latency.other_core),
+        ("other_group", latency.other_group),
         ("other_socket", latency.other_socket),
     ]
 }
@@ -313,6 +317,11 @@ fn distance_key(group: &str, distance: &str, shape: &Shape) -> Option<&'static s
         }
         "other_core" if !shape.private_first && !shape.one_level => {
             return Some("all caches are shared by the cores of a socket; leave it out");
+        }
+        "other_group" if !shape.groups => {
+            return Some(
+                "no level is shared by fewer cores than a socket has (shared_by = \"N cores\"); leave it out",
+            );
         }
         "other_socket" if !shape.sockets => {
             return Some(

@@ -35,6 +35,8 @@ const UPGRADE: u32 = 43;
 /// Default cycles of a line from another socket, and of its permission to write a shared line: three quarters of [`REMOTE`], as on
 /// Skylake-SP (110 of 147.5 ns, the constants of Intel's top-down method).
 const FROM_SOCKET: u32 = 165;
+/// Default cycles of a line from another group of cores: as on Zen 4, 182 ns where local memory takes 110 ns, with [`LOCAL`].
+const FROM_GROUP: u32 = 165;
 /// Default cycles for which a core keeps a line that others want. Counters that two threads increment by locked instructions are 7 to 9
 /// times as slow as with one thread (Sapphire Rapids), neighbouring words without locks 4 to 12 times (Zen 4).
 const KEPT: Keep = Keep {
@@ -42,15 +44,19 @@ const KEPT: Keep = Keep {
     stores: 10,
 };
 
-/// Returns the default latencies between the caches of a node. They are 0 where a node has no such caches.
-fn default_coherence(topology: &NodeTopology) -> CoherenceLatency {
+/// Returns the default latencies between the caches of a node, with so many cores in a group that shares a level. They are 0 where a node
+/// has no such caches.
+fn default_coherence(topology: &NodeTopology, group: Option<u16>) -> CoherenceLatency {
     let several_cores = topology.cores_per_socket > 1;
     let several_sockets = topology.sockets > 1;
     let within = |cycles| if several_cores { cycles } else { 0 };
     let between = if several_sockets { FROM_SOCKET } else { 0 };
+    let groups = group.is_some_and(|group| u32::from(group) < topology.cores_per_socket);
+    let between_groups = if groups { FROM_GROUP } else { 0 };
     let by_distance = |cycles| ByDistance {
         same_core: 0,
         other_core: within(cycles),
+        other_group: between_groups,
         other_socket: between,
     };
     CoherenceLatency {
@@ -135,7 +141,7 @@ pub(super) fn caches(
             "belongs to [[caches.level]], and there is none; leave it out or describe the levels",
         );
     }
-    let default = default_coherence(topology);
+    let default = default_coherence(topology, config.group());
     if preset.is_some() || !section.sets("level") {
         let last = config.levels.last_mut();
         if let Some(last) = last.filter(|_| topology.cores_per_socket > 1) {
@@ -190,6 +196,7 @@ fn within_socket(
     let group = ByDistance {
         same_core: read(default.same_core, "same_core"),
         other_core: read(default.other_core, "other_core"),
+        other_group: read(default.other_group, "other_group"),
         other_socket: 0,
     };
     section.finish();
@@ -207,6 +214,7 @@ fn by_distance(
     let group = ByDistance {
         same_core: read(default.same_core, "same_core"),
         other_core: read(default.other_core, "other_core"),
+        other_group: read(default.other_group, "other_group"),
         other_socket: read(default.other_socket, "other_socket"),
     };
     section.finish();

@@ -463,6 +463,7 @@ pub fn price(config: &mut CacheConfig) {
     ] {
         group.same_core = price();
         group.other_core = price();
+        group.other_group = price();
         group.other_socket = price();
     }
     coherence.upgrade = price();

@@ -1,10 +1,10 @@
 //! Events by name, their cycles, and requests to memory.
 
 use nodescope_plugin_api::{Access, Context, MissRef, Privilege, VcpuPlace};
-use nodescope_plugin_cache::{ByDistance, CacheKind, LevelLatency};
+use nodescope_plugin_cache::{ByDistance, CacheKind, LevelLatency, Sharing};
 
-use super::Plain;
 use super::prefetch::Answer;
+use super::{Plain, cores_around};
 
 /// Reason for a request to memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,6 +76,17 @@ impl Plain {
         self.event(format!("{}.writeback", self.name(cache)), cycles);
     }
 
+    /// Returns whether a core of the requester's socket is not in the requester's group: the largest group of cores that share a cache,
+    /// without those of whole sockets.
+    fn other_group(&self, core: u16) -> bool {
+        let here = self.place_of_requester();
+        let shared = self.config.levels.iter().map(|level| level.shared_by);
+        let mut groups = shared.filter(|shared| matches!(shared, Sharing::Cores(_)));
+        groups
+            .next_back()
+            .is_some_and(|shared| !cores_around(&self.places, &here, shared).contains(&core))
+    }
+
     pub fn between(&mut self, what: &str, other: usize, suffix: &str) {
         let coherence = &self.config.coherence;
         let latency: ByDistance = match (what, suffix) {
@@ -89,6 +100,8 @@ impl Plain {
             ("other_socket", latency.other_socket)
         } else if other.cores.contains(&here.core) {
             ("same_core", latency.same_core)
+        } else if self.other_group(other.cores[0]) {
+            ("other_group", latency.other_group)
         } else {
             ("other_core", latency.other_core)
         };
