@@ -25,6 +25,8 @@ const REMOTE: (f64, f64) = (0.1, 0.02);
 const FUNCTION: f64 = 0.1;
 /// Minimum share of contended lines in the code's cycles, for a finding.
 const CONTENDED: f64 = 0.02;
+/// Minimum share of one line in the cycles of all contended lines, for a finding: it names this line.
+const CONTENDED_LINE: f64 = 0.1;
 /// Minimum number of point-to-point messages for a finding of message sizes.
 const MESSAGES: u64 = 100;
 /// Largest size of a short message, bytes.
@@ -428,7 +430,8 @@ fn contended(window: &str, code: &CodeReport) -> Option<(f64, FindingKind)> {
         true_sharing: first.true_sharing,
         code: first.places.iter().take(2).map(place).collect(),
     };
-    (share >= CONTENDED).then_some((share, what))
+    let stands = share >= CONTENDED && first.share >= CONTENDED_LINE * share;
+    stands.then_some((share, what))
 }
 
 fn mpi_share(window: &str, all: &Scope, share: f64) -> Option<(f64, FindingKind)> {
