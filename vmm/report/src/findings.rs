@@ -422,13 +422,21 @@ fn contended(window: &str, code: &CodeReport) -> Option<(f64, FindingKind)> {
         source if source.is_empty() => place.function.clone(),
         source => format!("{} ({source})", place.function),
     };
+    // vCPUs that touched other bytes have a place of their own for the same code.
+    let mut code: Vec<String> = Vec::new();
+    for place in first.places.iter().map(place) {
+        if !code.contains(&place) {
+            code.push(place);
+        }
+    }
+    code.truncate(2);
     let what = FindingKind::ContendedLines {
         window: window.to_owned(),
         share,
         data: first.data(),
         line_share: first.share,
         true_sharing: first.true_sharing,
-        code: first.places.iter().take(2).map(place).collect(),
+        code,
     };
     let stands = share >= CONTENDED && first.share >= CONTENDED_LINE * share;
     stands.then_some((share, what))
