@@ -41,11 +41,7 @@ fn line<'a>(profile: &'a WindowProfile, variable: &str) -> &'a ContendedLine {
 /// Returns the source lines that use a contended line, with the vCPU and the touched bytes.
 fn uses(profile: &WindowProfile, line: &ContendedLine) -> Vec<(u32, u16, u64)> {
     let uses = line.uses.iter().filter_map(|of| {
-        let ranges = &profile.blocks[of.block as usize].source_ranges;
-        let range = ranges
-            .iter()
-            .rev()
-            .find(|range| range.first <= of.instruction)?;
+        let range = profile.blocks[of.block as usize].source_range(of.instruction)?;
         Some((
             profile.lines[range.line? as usize].line,
             of.vcpu,

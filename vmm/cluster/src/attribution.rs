@@ -1,17 +1,17 @@
 //! Builds a window's profile from counts by basic block: adds the file, function and source lines of each block, and the sampled call
 //! paths.
 
+mod contended;
+
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 
 use iced_x86::{Decoder, DecoderOptions};
 use nodescope_machine::node::Node;
 use nodescope_machine::samples::StackSample;
-use nodescope_plugin_api::{
-    Access, BlockCounts, BlockProfile, ContendedLine, Context, LineUse, Privilege, ProfiledBlock,
-};
+use nodescope_plugin_api::{BlockCounts, BlockProfile, ContendedLine, Context, ProfiledBlock};
 use nodescope_profile::{
-    Block, Count, Function, Inlined, Module, ModuleKind, Path, SourceLine, SourceRange, Variable,
+    Block, Count, Function, Inlined, Module, ModuleKind, Path, SourceLine, SourceRange,
     WindowProfile,
 };
 use nodescope_symbols::{
@@ -27,8 +27,6 @@ const OUTSIDE: &str = "[interrupts and translation]";
 const UNKNOWN: &str = "[unknown]";
 /// Maximum sum of the bytes of the names of functions, files and inlined functions in a window's profile. Programs have some megabytes.
 const TEXT: usize = 256 << 20;
-/// Maximum number of a node's contended lines in a profile.
-const LINES: usize = 100;
 /// Number of look-ups that are gathered for one request for names.
 const GATHERED: usize = 16 << 10;
 
@@ -622,83 +620,6 @@ impl Naming<'_> {
             functions
         });
         paths.collect()
-    }
-
-    /// Returns the contended lines with the most cycles, with their variables. `numbers` are the numbers of the node's blocks in the profile,
-    /// and `spaces` the address spaces of its contexts.
-    fn contended(
-        &mut self,
-        node: u32,
-        lines: &[ContendedLine],
-        blocks: &[ProfiledBlock],
-        numbers: &[u32],
-        spaces: &[u64],
-    ) -> Vec<nodescope_profile::ContendedLine> {
-        let cycles = |line: &ContendedLine| line.uses.iter().map(|of| of.cycles).sum::<u64>();
-        let mut lines: Vec<&ContendedLine> = lines.iter().collect();
-        lines.sort_by_key(|line| (std::cmp::Reverse(cycles(line)), line.physical));
-        lines.truncate(LINES);
-        let named = lines.into_iter().map(|line| {
-            let user = line.uses.iter().find(|of| of.privilege == Privilege::User);
-            let first = user.or(line.uses.first());
-            let uses = line.uses.iter().map(|of| nodescope_profile::LineUse {
-                vcpu: of.vcpu,
-                context: of.context.0,
-                block: numbers.get(of.site.block as usize).copied().unwrap_or(0),
-                instruction: of.site.operation,
-                write: of.access == Access::Write,
-                locked: of.locked,
-                touched: of.touched,
-                taken: of.taken,
-                cycles: of.cycles,
-            });
-            nodescope_profile::ContendedLine {
-                node,
-                physical: line.physical,
-                size: line.size,
-                address: first.map_or(0, |of| of.linear),
-                variable: user.and_then(|user| self.variable(line, user, blocks, spaces)),
-                uses: uses.collect(),
-            }
-        });
-        named.collect()
-    }
-
-    /// Returns the variable that has the first used byte of a line, where a file has the line's data in the address space of `user`.
-    fn variable(
-        &mut self,
-        line: &ContendedLine,
-        user: &LineUse,
-        blocks: &[ProfiledBlock],
-        spaces: &[u64],
-    ) -> Option<Variable> {
-        let space = *spaces.get(user.context.0 as usize)?;
-        let touched = line.uses.iter().fold(0, |all, of| all | of.touched);
-        let within = u64::from(touched.trailing_zeros().min(63)) * u64::from(line.size / 64).max(1);
-        let byte = user.linear + within;
-        // Code of each file in this address space, since data lie at a fixed distance from code.
-        let mut code: BTreeMap<FileId, (u64, u64)> = BTreeMap::new();
-        for block in blocks.iter().skip(1).filter(|block| !block.kernel) {
-            let here = block.address_space == space
-                || nodescope_symbols::translate(self.memory, space, block.address)
-                    == Some(block.physical);
-            if here && let Some(FilePage::File { file, offset }) = self.page(block.physical) {
-                code.entry(file).or_insert((offset, block.address));
-            }
-        }
-        code.iter().find_map(|(file, (offset, address))| {
-            let distance = byte.wrapping_sub(*address) as i64;
-            let found = self
-                .names
-                .locate_data(self.files, file, &[(*offset, distance)]);
-            let found = found.into_iter().next()??;
-            let in_variable = found.data_address?.wrapping_sub(found.function_start?) as i64;
-            Some(Variable {
-                module: found.module,
-                name: found.function,
-                offset: in_variable - within as i64,
-            })
-        })
     }
 
     /// Returns the calls on the stack of each sample, innermost first.

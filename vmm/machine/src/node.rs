@@ -705,9 +705,9 @@ impl Node {
             .take()
             .map(|m| m.statistics(&counters))
             .unwrap_or_default();
-        // The vCPUs of a node share one block profile, so the first vCPU returns all of it.
         self.motherboard.slice_cycles = TIME_SLICE_CYCLES;
         self.motherboard.moves_seen = 0;
+        // The vCPUs of a node share one block profile, so the first vCPU returns all of it.
         let blocks = self.vcpus[0].take_block_profile();
         for v in &mut self.vcpus {
             v.attach(None);

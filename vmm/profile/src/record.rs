@@ -112,6 +112,15 @@ pub struct Block {
     pub source_ranges: Vec<SourceRange>,
 }
 
+impl Block {
+    /// Returns the source of an instruction, by its index in the block; `None` if unknown.
+    pub fn source_range(&self, instruction: u32) -> Option<&SourceRange> {
+        let ranges = &self.source_ranges;
+        let next = ranges.partition_point(|range| range.first <= instruction);
+        next.checked_sub(1).map(|index| &ranges[index])
+    }
+}
+
 /// Counts of a block in one context of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {

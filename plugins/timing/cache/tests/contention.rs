@@ -6,10 +6,12 @@ use nodescope_plugin_api::{
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, Keep};
 
 const LINE: u64 = 0x4_0000;
-/// Cycles of the way to the third level of reads and of writes, of a modified line from another core, and of the permission to write a shared line.
+/// Cycles of the way to the third level: of a read, and of a write.
 const WAY: u32 = 3 + 12;
 const WRITE_WAY: u32 = 3 + 10;
+/// Cycles of a modified line from another core.
 const MODIFIED: u32 = 45;
+/// Cycles of the permission to write a shared line.
 const UPGRADE: u32 = 43;
 const KEEP: Keep = Keep {
     locked: 20,

@@ -1,7 +1,7 @@
 //! Machine code of the most expensive blocks, with its source lines.
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
-use nodescope_profile::{Block, ModuleKind, SourceRange, WindowProfile};
+use nodescope_profile::{Block, ModuleKind, WindowProfile};
 use serde::Serialize;
 
 use super::costs::{CodeCosts, Sum};
@@ -87,12 +87,7 @@ fn disassembled(profile: &WindowProfile, block: &Block, address: u64) -> Vec<Ins
         decoder.decode_out(&mut instruction);
         let mut text = String::new();
         formatter.format(&instruction, &mut text);
-        let number = rows.len() as u32;
-        let next = block
-            .source_ranges
-            .partition_point(|range| range.first <= number);
-        let range: Option<&SourceRange> =
-            next.checked_sub(1).map(|index| &block.source_ranges[index]);
+        let range = block.source_range(rows.len() as u32);
         let line = range.and_then(|range| range.line);
         let inlined = range.map(|range| range.inlined.iter());
         rows.push(InstructionRow {

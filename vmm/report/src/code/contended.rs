@@ -179,9 +179,7 @@ fn places(profile: &WindowProfile, uses: &[LineUse], size: u32) -> Vec<Contended
 /// Returns the innermost function of an instruction, and the index of its source line.
 fn place(profile: &WindowProfile, of: &LineUse) -> (String, Option<u32>) {
     let block = &profile.blocks[of.block as usize];
-    let ranges = &block.source_ranges;
-    let next = ranges.partition_point(|range| range.first <= of.instruction);
-    let range = next.checked_sub(1).map(|index| &ranges[index]);
+    let range = block.source_range(of.instruction);
     let inlined = range.and_then(|range| range.inlined.first());
     let function = match inlined {
         Some(inlined) => &inlined.function,

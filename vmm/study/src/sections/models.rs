@@ -37,8 +37,9 @@ const UPGRADE: u32 = 43;
 const FROM_SOCKET: u32 = 165;
 /// Default cycles of a line from another group of cores: as on Zen 4, 182 ns where local memory takes 110 ns, with [`LOCAL`].
 const FROM_GROUP: u32 = 165;
-/// Default cycles for which a core keeps a line that others want. Counters that two threads increment by locked instructions are 7 to 9
-/// times as slow as with one thread (Sapphire Rapids), neighbouring words without locks 4 to 12 times (Zen 4).
+/// Default cycles for which a core keeps a line that others want. With these, a counter that two threads increment by locked instructions
+/// is 7 times as slow as with one thread, and neighbouring words of a line are 7 times as slow. Real machines take 7 to 9 times as long for
+/// the counter, and 4 to 12 times for the words (`docs/benchmarks.md`, threads that share lines).
 const KEPT: Keep = Keep {
     locked: 20,
     stores: 10,
