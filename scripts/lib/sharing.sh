@@ -40,33 +40,17 @@ sharing() {
     done >> "$folder/figures"
     echo "nanoseconds of one operation of each thread, with one thread and with several, and their ratio"
     echo "host: lower quartiles of $rounds rounds; the other columns: windows with so many threads"
-    sort -s -k1,2 "$folder/figures" | awk '
-        function print_row(kernel, of, column) {
-            printf "%-14s%10s%10s%8s", kernel, of[kernel, "host", 1], of[kernel, "host", 2], of[kernel, "host", 3]
-            for (column = 2; column <= 16; column *= 2)
-                printf "%10s%8s", of[kernel, column, 2], of[kernel, column, 3]
-            printf "\n"
-        }
-        $1 == "host" {
-            n = ++count[$2]
-            for (i = 1; i <= 3; i++) values[$2, i, n] = $(i + 2)
-        }
-        $1 != "host" { for (i = 1; i <= 3; i++) of[$2, $1, i] = $(i + 2) }
-        END {
-            for (kernel in count) for (i = 1; i <= 3; i++) {
-                n = count[kernel]
-                for (a = 1; a <= n; a++) sorted[a] = values[kernel, i, a] + 0
-                for (a = 2; a <= n; a++) {
-                    value = sorted[a]
-                    for (b = a - 1; b >= 1 && sorted[b] > value; b--) sorted[b + 1] = sorted[b]
-                    sorted[b + 1] = value
-                }
-                of[kernel, "host", i] = sorted[int((n + 3) / 4)]
-            }
-            printf "%-14s%10s%10s%8s", "", "host, 1", "host, 2", "ratio"
-            for (column = 2; column <= 16; column *= 2) printf "%10s%8s", "window " column, "ratio"
-            printf "\n"
-            list = "padded neighbours counter test_and_set ticket queue ping_pong mixed"
-            for (i = 1; i <= split(list, names, " "); i++) print_row(names[i], of)
-        }'
+    printf '%-14s%10s%10s%8s' '' 'host, 1' 'host, 2' ratio
+    printf '%10s%8s' 'window 2' ratio 'window 4' ratio 'window 8' ratio 'window 16' ratio
+    printf '\n'
+    local kernel column
+    for kernel in padded neighbours counter test_and_set ticket queue ping_pong mixed; do
+        printf '%-14s' "$kernel"
+        for column in 3 4 5; do
+            awk -v kernel="$kernel" -v column="$column" '$1 == "host" && $2 == kernel { print $column }' "$folder/figures" |
+                sort -g | sed -n "$(((rounds + 3) / 4))p"
+        done | xargs printf '%10s%10s%8s'
+        awk -v kernel="$kernel" '$1 != "host" && $2 == kernel { print $4, $5 }' "$folder/figures" | xargs printf '%10s%8s'
+        printf '\n'
+    done
 }
