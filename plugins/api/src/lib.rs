@@ -12,6 +12,7 @@ mod contended;
 mod counters;
 mod direct;
 mod ledger;
+mod recording;
 mod reference;
 mod topology;
 
@@ -21,6 +22,7 @@ pub use contended::{ContendedLine, LineUse};
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
 pub use direct::{AcceptedDirectMisses, DirectMiss, DirectMissFunction, DirectMisses};
 pub use ledger::{Account, Key, Ledger, Tally};
+pub use recording::{Answer, DataAccess, Prefetched, RecordedBlock, Recording, Step};
 pub use reference::{
     Access, Context, Hits, L0Geometry, L0Update, LineMoves, MemRef, MemoryModel, MemoryTiming,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Site, Statistic, Term,
