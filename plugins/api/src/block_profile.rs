@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Charges, Context, FLOP_CLASSES};
+use crate::{CauseCycles, Charges, Context, CoreCosts, FLOP_CLASSES};
 
 /// A basic block that ran while a window was open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,9 @@ pub struct BlockCounts {
     /// Answers and stall cycles of the block's references.
     #[serde(default, skip_serializing_if = "is_default")]
     pub charges: Charges,
+    /// Cycles by cause as a model of the core gives them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub core_cycles: CauseCycles,
 }
 
 /// Returns true if a count has its default value and is left out of files, as are most counts of most blocks.
@@ -95,6 +98,9 @@ impl BlockCounts {
         self.more_loads += other.more_loads;
         self.more_stores += other.more_stores;
         self.charges.add(&other.charges);
+        for (sum, cycles) in self.core_cycles.iter_mut().zip(other.core_cycles) {
+            *sum = sum.saturating_add(cycles);
+        }
     }
 
     /// Returns the number of instructions that retired in a block that has `of_block` instructions.
@@ -108,10 +114,26 @@ impl BlockCounts {
 pub struct BlockProfile {
     /// Blocks by number. Block 0 is not code: it has the costs outside blocks, such as the delivery of interrupts.
     pub blocks: Vec<ProfiledBlock>,
+    /// Number of each block in the engine ([`crate::Site::block`]).
+    pub numbers: Vec<u32>,
     /// Counts by context and block number, sorted by these two.
     pub counts: Vec<(Context, u32, BlockCounts)>,
     /// Number of times that a new block found the table full: its misses are counted for block 0, its instructions not at all.
     pub lost_blocks: u64,
     /// Number of times that a new context found the table full: its counts are added to those of another context.
     pub lost_contexts: u64,
+}
+
+impl BlockProfile {
+    /// Fills in the cycles of all counts from what a model of the core has learned.
+    pub fn apply(&mut self, costs: &CoreCosts) {
+        for (_, block, counts) in &mut self.counts {
+            let number = self.numbers.get(*block as usize);
+            let learned = number.and_then(|number| costs.blocks.get(number));
+            let of_block = self.blocks.get(*block as usize);
+            let instructions = of_block.map_or(0, |block| block.instructions);
+            let costs = learned.unwrap_or(&costs.others);
+            counts.core_cycles = costs.of(counts, instructions);
+        }
+    }
 }

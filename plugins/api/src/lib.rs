@@ -9,6 +9,7 @@
 mod block_profile;
 mod charges;
 mod contended;
+mod core_model;
 mod counters;
 mod direct;
 mod ledger;
@@ -19,10 +20,13 @@ mod topology;
 pub use block_profile::{BlockCounts, BlockProfile, PartialCounts, ProfiledBlock};
 pub use charges::{Charges, SOURCES, STALL_TERMS, Source, StallTerm};
 pub use contended::{ContendedLine, LineUse};
+pub use core_model::{CAUSES, Cause, CauseCycles, CodeCosts, CoreCosts, CoreModel, Timed};
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
 pub use direct::{AcceptedDirectMisses, DirectMiss, DirectMissFunction, DirectMisses};
 pub use ledger::{Account, Key, Ledger, Tally};
-pub use recording::{Answer, DataAccess, Prefetched, RecordedBlock, Recording, Step};
+pub use recording::{
+    Answer, DataAccess, Prefetched, RecordedBlock, Recording, RecordingPlan, Step,
+};
 pub use reference::{
     Access, Context, Hits, L0Geometry, L0Update, LineMoves, MemRef, MemoryModel, MemoryTiming,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Site, Statistic, Term,

@@ -64,6 +64,15 @@ pub struct Answer {
     pub stall: u32,
 }
 
+/// When a vCPU records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordingPlan {
+    /// Instructions until the next recording begins.
+    pub after: u64,
+    /// Length of the recording in instructions, at least 1.
+    pub length: u64,
+}
+
 /// A line that a prefetcher brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefetched {

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Charges, ContendedLine, Counters, DirectMisses};
+use crate::{Charges, ContendedLine, Counters, DirectMisses, Prefetched};
 
 /// Kind of a memory reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -277,6 +277,11 @@ pub trait MemoryModel: Send {
     /// than a stall, the engine counts the difference as [`StallTerm::Unattributed`](crate::StallTerm::Unattributed).
     fn take_charges(&mut self) -> Charges {
         Charges::default()
+    }
+
+    /// Pushes the lines that prefetchers have brought because of the last reference that they saw to `prefetched`, each once.
+    fn take_prefetched(&mut self, prefetched: &mut Vec<Prefetched>) {
+        let _ = prefetched;
     }
 
     /// Returns the lines that vCPUs have taken from each other so far.

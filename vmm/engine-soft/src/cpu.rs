@@ -129,6 +129,8 @@ pub struct Cpu {
     pub retired: u64,
     /// Cycles per instruction.
     pub cpi: crate::cpi::Cpi,
+    /// Recording of executed instructions, in windows.
+    pub recorder: crate::recorder::Recorder,
     /// Time slice and budget of the running vCPU.
     pub time_slice: crate::time_slice::TimeSlice,
     /// True if the current instruction accessed the platform or triggered a breakpoint. The run loop must then check for their consequences

@@ -31,6 +31,7 @@ mod op;
 mod ops;
 mod pool;
 mod profile;
+mod recorder;
 mod run;
 mod site;
 mod softmmu;

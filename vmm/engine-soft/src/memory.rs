@@ -690,7 +690,7 @@ impl Cpu {
         };
         let outcome = platform.reference(hits, reference, &mut self.updates);
         self.add_stall(outcome.stall());
-        self.charge_stall(outcome.stall());
+        self.charge_stall(reference, line, outcome.stall());
         if !self.updates.is_empty() {
             self.apply_l0_updates();
         }

@@ -18,8 +18,8 @@ use std::mem::offset_of;
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use nodescope_engine::CodeNumbers;
 use nodescope_plugin_api::{
-    BlockCounts, BlockProfile, Charges, Context, Counters, PartialCounts, Privilege, ProfiledBlock,
-    SOURCES, STALL_TERMS, StallTerm,
+    BlockCounts, BlockProfile, Charges, Context, Counters, MemRef, PartialCounts, Privilege,
+    ProfiledBlock, SOURCES, STALL_TERMS, StallTerm,
 };
 
 use crate::block::Block;
@@ -310,12 +310,14 @@ impl Profile {
         let mut used: BTreeMap<u32, u32> = BTreeMap::from([(0, 0)]);
         used.extend(counts.keys().map(|&(_, block)| (block, 0)));
         let mut blocks = Vec::with_capacity(used.len());
+        let numbers = used.keys().copied().collect();
         for (block, number) in &mut used {
             *number = blocks.len() as u32;
             blocks.push(self.blocks[*block as usize].clone());
         }
         BlockProfile {
             blocks,
+            numbers,
             counts: counts
                 .into_iter()
                 .map(|((context, block), counts)| (context, used[&block], counts))
@@ -381,6 +383,16 @@ impl Cpu {
         }
     }
 
+    /// Returns the machine code of a block; `None` if it cannot be read.
+    pub fn bytes_of(&mut self, block: &Block) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; block.len() as usize];
+        let in_first = bytes.len().min(4096 - (block.physical & 0xfff) as usize);
+        let (first, second) = bytes.split_at_mut(in_first);
+        self.copy_physical(block.physical, first)?;
+        self.copy_physical(block.second_page, second)?;
+        Some(bytes)
+    }
+
     /// Returns the number of a block that begins at a linear address.
     pub fn number_of(&mut self, block: &Block, address: u64) -> u32 {
         let kernel = self.cpl != 3;
@@ -388,15 +400,7 @@ impl Cpu {
         if numbered.get() != UNNUMBERED {
             return numbered.get();
         }
-        let mut bytes = vec![0; block.len() as usize];
-        let in_first = bytes.len().min(4096 - (block.physical & 0xfff) as usize);
-        let (first, second) = bytes.split_at_mut(in_first);
-        let read = self
-            .copy_physical(block.physical, first)
-            .and_then(|()| self.copy_physical(block.second_page, second));
-        if read.is_none() {
-            bytes.clear();
-        }
+        let bytes = self.bytes_of(block).unwrap_or_default();
         let profiled = ProfiledBlock {
             address,
             physical: block.physical,
@@ -499,14 +503,17 @@ impl Cpu {
         }
     }
 
-    /// Charges the stall of a model's answer to the running block.
+    /// Charges the stall of a model's answer to a reference to `line` to the running block.
     #[inline(always)]
-    pub fn charge_stall(&mut self, stall: u32) {
+    pub fn charge_stall(&mut self, reference: &MemRef, line: u64, stall: u32) {
         if self.profiling() {
             let mut charges = self.platform().take_charges();
             let rest = u64::from(stall).saturating_sub(charges.total());
             charges.stall(StallTerm::Unattributed, rest);
             self.record().charges.add(&charges);
+            if self.recorder.active {
+                self.record_answer(reference, line, stall, &charges);
+            }
         }
     }
 }

@@ -253,12 +253,21 @@ impl Cpu {
             // Without stalls, cycles correspond to instructions.
             let mut left = cpi.instructions(budget);
             let mut most = instructions;
+            let unchanged = match ATTACHED {
+                true => self.until_recording_changes(),
+                false => i64::MAX,
+            };
+            left = left.min(unchanged);
             let (retired, stall) = (self.retired, self.stall);
             let done = loop {
                 let before = self.retired;
                 // While `whole` is above zero, any block may begin and finish.
                 let whole = left.min(most - LAST);
-                let next = match self.known_code(whole) {
+                let known = match ATTACHED && self.recorder.active {
+                    true => None,
+                    false => self.known_code(whole),
+                };
+                let next = match known {
                     Some(code) => Next::Code(code, whole),
                     None => match self.block() {
                         Ok(entry) => self.next_of(entry, whole, most),
@@ -269,7 +278,7 @@ impl Cpu {
                     Next::Code(code, left) => {
                         let budget = Budget {
                             cycles: budget,
-                            instructions: instructions - LAST,
+                            instructions: unchanged.min(instructions - LAST),
                             retired,
                             stall,
                             deliver,
@@ -315,7 +324,7 @@ impl Cpu {
     fn next_of(&mut self, entry: Entry, whole: i64, most: i64) -> Next {
         // Near the end of the budget, this block may still be short enough.
         let fits = whole > 0 || most >= i64::from(entry.count);
-        let code = if fits && !self.take_interpret_next() {
+        let code = if fits && !self.take_interpret_next() && !self.recorder.active {
             self.translated(entry)
         } else {
             None
@@ -350,9 +359,7 @@ impl Cpu {
                     // SAFETY: one past an element of the block.
                     op = unsafe { self.current.add(1) };
                     if op >= self.block_end {
-                        let ip = self.next_ip(last);
-                        self.set_ip(self.wrap_ip(ip));
-                        self.retired = self.retired.wrapping_add(executed + 1);
+                        self.end_straight(last, executed);
                         return Ok(Flow::Next);
                     }
                 }
@@ -361,14 +368,28 @@ impl Cpu {
                     return Ok(flow);
                 }
                 Err(Trap) => {
-                    self.name_stack_fault(last);
-                    let ip = self.ip(last);
-                    self.set_ip(self.wrap_ip(ip));
-                    self.retired = self.retired.wrapping_add(executed);
+                    self.end_trapped(last, executed);
                     return Err(Trap);
                 }
             }
         }
+    }
+
+    /// Ends the execution of a block behind `last`, which retired after `executed` other operations and did not branch.
+    #[inline(always)]
+    pub fn end_straight(&mut self, last: &Op, executed: u64) {
+        let ip = self.next_ip(last);
+        self.set_ip(self.wrap_ip(ip));
+        self.retired = self.retired.wrapping_add(executed + 1);
+    }
+
+    /// Ends the execution of a block at `last`, which trapped after `executed` operations had retired.
+    #[inline(always)]
+    pub fn end_trapped(&mut self, last: &Op, executed: u64) {
+        self.name_stack_fault(last);
+        let ip = self.ip(last);
+        self.set_ip(self.wrap_ip(ip));
+        self.retired = self.retired.wrapping_add(executed);
     }
 
     /// Executes at most `most` operations of a block with a model attached. Reports the block's fetches to the model, and counts events.
@@ -389,7 +410,10 @@ impl Cpu {
         self.fetch_lines(block.code_span(planned));
         let before = self.retired;
         let stall_before = self.stall - self.model_stall;
-        let done = self.run_block(entry, count);
+        let done = match self.recorder.active {
+            true => self.run_recorded(entry, block, count),
+            false => self.run_block(entry, count),
+        };
         let delta = self.retired.wrapping_sub(before);
         // An unfinished REP chunk counted its iterations but retired nothing.
         let executed = delta as usize;

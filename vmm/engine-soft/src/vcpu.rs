@@ -116,6 +116,7 @@ impl SoftVcpu {
             model_stall: 0,
             retired: 0,
             cpi: crate::cpi::Cpi::new(config.cpi),
+            recorder: Default::default(),
             time_slice: Default::default(),
             touched_platform: false,
             marks_seen: 0,
@@ -272,6 +273,7 @@ impl Vcpu for SoftVcpu {
     fn attach(&mut self, geometry: Option<L0Geometry>) {
         self.cpu.attached = geometry.is_some();
         self.cpu.context_known = false;
+        self.cpu.recorder.reset();
         self.cpu.data_tlb.configure(geometry);
         self.cpu.instruction_l0.configure(geometry);
         self.cpu.counters = [Counters::default(); 2];

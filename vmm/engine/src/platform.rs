@@ -1,7 +1,8 @@
 //! The platform: services of the node that a vCPU uses.
 
 use nodescope_plugin_api::{
-    AcceptedDirectMisses, Charges, Context, Counters, Hits, L0Update, MemRef, Outcome, Privilege,
+    AcceptedDirectMisses, Charges, Context, Counters, Hits, L0Update, MemRef, Outcome, Prefetched,
+    Privilege, Recording, RecordingPlan,
 };
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.
@@ -146,6 +147,16 @@ pub trait Platform {
     /// Returns the charges as [`nodescope_plugin_api::MemoryModel::take_charges`] does.
     fn take_charges(&mut self) -> Charges {
         Charges::default()
+    }
+    /// Gives the instructions that a vCPU has recorded to a model of the core. Returns when the vCPU records next, `None` for never. The
+    /// engine asks first with an empty recording, when the vCPU first runs with a model attached.
+    fn recorded(&mut self, vcpu: u16, recording: &Recording) -> Option<RecordingPlan> {
+        let _ = (vcpu, recording);
+        None
+    }
+    /// Pushes the lines that prefetchers have brought since the last call to `prefetched`, while a vCPU records.
+    fn take_prefetched(&mut self, prefetched: &mut Vec<Prefetched>) {
+        let _ = prefetched;
     }
     /// Reports the lines that the running vCPU wrote under [`nodescope_plugin_api::Permission::Exclusive`], before another vCPU runs.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);

@@ -13,8 +13,8 @@ use nodescope_engine::{
 };
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request, TRANSPORT_DIRECT};
 use nodescope_plugin_api::{
-    AcceptedDirectMisses, Charges, Context, Counters, Hits, L0Update, LineMoves, MemRef,
-    MemoryModel, Outcome, Permission, Privilege,
+    AcceptedDirectMisses, Charges, Context, CoreModel, Counters, Hits, L0Update, LineMoves, MemRef,
+    MemoryModel, Outcome, Permission, Prefetched, Privilege, Recording, RecordingPlan,
 };
 
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,7 @@ pub struct Motherboard {
     pub(crate) chipset: Chipset,
     network: Option<usize>,
     pub(crate) model: Option<Box<dyn MemoryModel>>,
+    pub(crate) core_model: Option<Box<dyn CoreModel>>,
     /// Changes of each vCPU's L0 filter cache that accesses of other vCPUs have caused; applied before the vCPU runs again.
     pub(crate) updates: Vec<Vec<L0Update>>,
     pub(crate) contexts: HashMap<Activity, Context>,
@@ -169,6 +170,7 @@ impl Motherboard {
             chipset,
             network,
             model: None,
+            core_model: None,
             updates: vec![Vec::new(); vcpus],
             contexts: HashMap::new(),
             recent: vec![None; vcpus],
@@ -525,6 +527,16 @@ impl Platform for Motherboard {
             .as_mut()
             .map(|model| model.take_charges())
             .unwrap_or_default()
+    }
+
+    fn recorded(&mut self, vcpu: u16, recording: &Recording) -> Option<RecordingPlan> {
+        self.core_model.as_mut()?.recorded(vcpu, recording)
+    }
+
+    fn take_prefetched(&mut self, prefetched: &mut Vec<Prefetched>) {
+        if let Some(model) = self.model.as_mut() {
+            model.take_prefetched(prefetched);
+        }
     }
 
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {

@@ -16,7 +16,8 @@ use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_hypercall::{Function, NodeIdentity};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{
-    BlockProfile, ContendedLine, Context, Counters, MemoryModel, Privilege, Statistic,
+    BlockProfile, ContendedLine, Context, CoreCosts, CoreModel, Counters, MemoryModel, Privilege,
+    Statistic,
 };
 use nodescope_x86::{MpState, VcpuState};
 use serde::{Deserialize, Serialize};
@@ -123,6 +124,8 @@ pub struct Measurement {
     pub samples: Vec<StackSample>,
     /// Lines that vCPUs took from each other.
     pub contended: Vec<ContendedLine>,
+    /// What a model of the core has learned; `None` if there was none.
+    pub core: Option<CoreCosts>,
 }
 
 /// Emulated computer: vCPUs, RAM, and a motherboard with devices.
@@ -660,12 +663,20 @@ impl Node {
         self.start_measuring();
     }
 
+    /// Gives the next window a model of the core. Its costs are filled into the window's counts by basic block.
+    pub fn model_core(&mut self, model: Box<dyn CoreModel>) {
+        self.motherboard.core_model = Some(model);
+    }
+
     /// Ends the warm-up: clears all counts, and keeps the model's cache state.
     pub fn start_measuring(&mut self) {
         for v in &mut self.vcpus {
             v.flush_counters(&mut *self.motherboard);
         }
         if let Some(model) = self.motherboard.model.as_mut() {
+            model.reset_statistics();
+        }
+        if let Some(model) = self.motherboard.core_model.as_mut() {
             model.reset_statistics();
         }
         self.motherboard.accounts.clear();
@@ -708,7 +719,11 @@ impl Node {
         self.motherboard.slice_cycles = TIME_SLICE_CYCLES;
         self.motherboard.moves_seen = 0;
         // The vCPUs of a node share one block profile, so the first vCPU returns all of it.
-        let blocks = self.vcpus[0].take_block_profile();
+        let mut blocks = self.vcpus[0].take_block_profile();
+        let core = (self.motherboard.core_model.take()).map(|model| model.costs());
+        if let (Some(blocks), Some(costs)) = (&mut blocks, &core) {
+            blocks.apply(costs);
+        }
         for v in &mut self.vcpus {
             v.attach(None);
             v.attribute_to_code(false);
@@ -726,6 +741,7 @@ impl Node {
             blocks,
             samples: samples.unwrap_or_default(),
             contended,
+            core,
         }
     }
 

@@ -38,6 +38,9 @@ impl<W: Word> Hierarchy<W> {
         hit: Option<u64>,
     ) {
         if !V::USUAL && self.request.prefetch {
+            if hit.is_some() {
+                self.request.prefetch_source = Source::of_level(misses + 1);
+            }
             return;
         }
         let charges = self.request.charges.or(&mut self.ledger.charges);
@@ -104,10 +107,10 @@ impl<W: Word> Hierarchy<W> {
         let prefetch = self.request.prefetch;
         let charges = self.request.charges.or(&mut self.ledger.charges);
         charges.stall(cost.term, cycles);
-        if let Some(source) = cost.source
-            && !prefetch
-        {
-            charges.answer(source);
+        match cost.source {
+            Some(source) if prefetch => self.request.prefetch_source = Some(source),
+            Some(source) => charges.answer(source),
+            None => {}
         }
         self.request.stall += cycles;
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ptr::NonNull;
 
-use nodescope_plugin_api::{Account, Charges, Ledger, MemoryTimingModel};
+use nodescope_plugin_api::{Account, Charges, Ledger, MemoryTimingModel, Prefetched, Source};
 use serde::{Deserialize, Serialize};
 
 use crate::builder::Builder;
@@ -46,6 +46,8 @@ pub(crate) struct Hierarchy<W> {
     pub(crate) prefetchers: Vec<Vec<Box<dyn Prefetcher>>>,
     /// Lines that a prefetcher wants; empty between calls.
     pub(crate) wanted: Vec<u64>,
+    /// Lines that prefetchers have brought because of the last reference that they saw.
+    pub(crate) prefetched: Vec<Prefetched>,
     /// Lines of each vCPU's non-temporal stores that are being combined, the oldest first.
     pub(crate) combined: Vec<VecDeque<u64>>,
     pub(crate) tags: Tags<W>,
@@ -72,6 +74,8 @@ pub(crate) struct Request {
     pub(crate) charges: ChargeTarget,
     /// True while a line is brought for a prefetcher: events cost nothing, and accesses of levels are not counted.
     pub(crate) prefetch: bool,
+    /// Where the line of the last prefetch came from.
+    pub(crate) prefetch_source: Option<Source>,
     /// True if another core's cache had the line, modified.
     pub(crate) taken: bool,
     /// True if the store buffer hides the cycles of transfers, whose sum is `hidden`.
@@ -119,6 +123,7 @@ impl<W: Word> Hierarchy<W> {
             policies: builder.policies(),
             prefetchers: builder.prefetchers(),
             wanted: Vec::new(),
+            prefetched: Vec::new(),
             combined: vec![VecDeque::new(); vcpus],
             tags: Tags::new(nodes.last().map_or(0, |node| node.geometry.end())),
             line_limit: Self::line_limit(nodes),
@@ -132,6 +137,7 @@ impl<W: Word> Hierarchy<W> {
                 stall: 0,
                 charges: ChargeTarget(None),
                 prefetch: false,
+                prefetch_source: None,
                 taken: false,
                 buffered: false,
                 hidden: 0,
@@ -154,6 +160,7 @@ impl<W: Word> Hierarchy<W> {
             policies: mem::take(&mut self.policies),
             prefetchers: mem::take(&mut self.prefetchers),
             wanted: Vec::new(),
+            prefetched: Vec::new(),
             combined: mem::take(&mut self.combined),
             tags: self.tags.widen(),
             line_limit: Hierarchy::<V>::line_limit(&tree.nodes.0),

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use nodescope_plugin_api::{
     Access, Charges, ContendedLine, Context, Counters, DirectMiss, DirectMisses, Hits, Key,
     L0Geometry, L0Update, Ledger, LineMoves, MemRef, MemoryModel, MemoryTimingModel, Outcome,
-    Privilege, Statistic, Tally, Term, VcpuPlace,
+    Prefetched, Privilege, Statistic, Tally, Term, VcpuPlace,
 };
 
 use crate::builder::Builder;
@@ -208,6 +208,13 @@ impl MemoryModel for CacheModel {
             Caches::Narrow(caches, _) => &mut caches.ledger.charges,
             Caches::Wide(caches) => &mut caches.ledger.charges,
         })
+    }
+
+    fn take_prefetched(&mut self, prefetched: &mut Vec<Prefetched>) {
+        prefetched.append(match &mut self.caches {
+            Caches::Narrow(caches, _) => &mut caches.prefetched,
+            Caches::Wide(caches) => &mut caches.prefetched,
+        });
     }
 
     fn line_moves(&self) -> LineMoves {

@@ -1,6 +1,6 @@
 //! Prefetchers at work: what they see, and how the lines that they want come in.
 
-use nodescope_plugin_api::{Access, L0Update, Site};
+use nodescope_plugin_api::{Access, L0Update, Prefetched, Site};
 
 use crate::events::LevelEvent;
 use crate::hierarchy::Hierarchy;
@@ -22,6 +22,7 @@ impl<W: Word> Hierarchy<W> {
         arrived: &Arrived,
         updates: &mut Vec<L0Update>,
     ) {
+        self.prefetched.clear();
         let mut node = first;
         for _ in 0..=arrived.missed {
             if node == NONE {
@@ -75,8 +76,15 @@ impl<W: Word> Hierarchy<W> {
             counted: Access::Read,
             oldest: None,
         };
+        self.request.prefetch_source = None;
         self.miss(tree, Baseline, wanted, updates);
         self.request.prefetch = false;
+        self.prefetched
+            .extend(self.request.prefetch_source.map(|source| Prefetched {
+                line: line << tree.line_shift,
+                level: this.level + 1,
+                source,
+            }));
     }
 }
 

@@ -244,6 +244,7 @@ impl<W: Word> Hierarchy<W> {
         let settled = self.settled::<Baseline>(tree, first, line, way);
         if traits.prefetches {
             self.begin_request(reference);
+            self.prefetched.clear();
             let observed = Observed {
                 answer: Answer::of_hit(entry),
                 ..Observed::miss(line, reference.site, access)

@@ -8,7 +8,7 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platf
 use nodescope_plugin_api::{
     AcceptedDirectMisses, Access, BlockCounts, BlockProfile, Charges, Context, Counters,
     DirectMiss, DirectMisses, Hits, L0Geometry, L0Update, MemRef, Outcome, Permission, Privilege,
-    Side, StallTerm,
+    Recording, RecordingPlan, Side, StallTerm,
 };
 
 use super::caches::Caches;
@@ -39,6 +39,8 @@ pub enum Event {
     Attention(bool),
     /// A hypercall by CPUID.
     Hypercall(Hypercall),
+    /// Instructions that the vCPU recorded for a model of the core.
+    Recorded(Recording),
 }
 
 /// Identity of a block that does not depend on the side: physical addresses of its pages, width of the code segment in bits, machine code.
@@ -54,6 +56,7 @@ pub struct Machine {
     devices: Random,
     timer: Random,
     slice_extensions: Random,
+    recordings: Random,
     due: u64,
     period: u64,
     /// End of the running vCPU's time slice, in cycles.
@@ -167,6 +170,7 @@ impl Machine {
             devices: Random::new(seed ^ 2),
             timer,
             slice_extensions: Random::new(seed ^ 4),
+            recordings: Random::new(seed ^ 6),
             due,
             period,
             limit: 0,
@@ -501,6 +505,24 @@ impl Platform for Machine {
             .as_mut()
             .map(Caches::take_charges)
             .unwrap_or_default()
+    }
+    fn recorded(&mut self, _: u16, recording: &Recording) -> Option<RecordingPlan> {
+        self.compute();
+        let mut recording = recording.clone();
+        // Numbers of blocks depend on the side. A model without an L0 filter cache answers more references.
+        for block in &mut recording.blocks {
+            block.number = 0;
+        }
+        recording.answers.clear();
+        for step in &mut recording.steps {
+            step.answers = 0;
+        }
+        self.log.push(Event::Recorded(recording));
+        let r = &mut self.recordings;
+        r.chance(900).then(|| RecordingPlan {
+            after: r.below(300),
+            length: 1 + r.below(200),
+        })
     }
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters) {
         self.counted
