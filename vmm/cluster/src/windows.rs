@@ -5,7 +5,7 @@ use std::ops::Range;
 use nodescope_plugin_api::VcpuPlace;
 use nodescope_trace::{Body, Event};
 use nodescope_window::{
-    HomeRange, NodeRecord, StateFault, WindowAction, WindowDriver, WindowRecord, WindowSpec,
+    CoreRecord, HomeRange, NodeRecord, StateFault, WindowAction, WindowDriver, WindowRecord, WindowSpec,
     WindowsFile, build_model,
 };
 
@@ -304,6 +304,10 @@ impl<'a> Windows<'a> {
                 cycles: measurement.cycles,
                 counters: measurement.counters,
                 statistics: measurement.statistics,
+                core: measurement.core.map(|costs| CoreRecord {
+                    core: costs.core,
+                    timed: costs.timed,
+                }),
                 owners: activities
                     .map(|a| monitor.owners.owner(a.cr3, a.function))
                     .collect(),

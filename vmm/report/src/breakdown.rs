@@ -15,6 +15,7 @@ use crate::code::CodeReport;
 use crate::cores::{CoreStacks, CoreTimes};
 use crate::flops::Flops;
 use crate::input::{CoreCpi, ReportError};
+use crate::timed::TimedReport;
 
 /// Number of units (1/65536 of a cycle) in one cycle.
 pub const CYCLE: i128 = 65_536;
@@ -45,6 +46,9 @@ pub struct WindowReport {
     /// CPI stacks on modelled cores, side by side. If CPI_core is modelled, the first core is the one of the scopes' terms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<CoreStacks>,
+    /// CPI stacks by cause, as the pipeline model gives them; `None` if the window had none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed: Option<TimedReport>,
     /// Report of the code that was executed; `None` without a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeReport>,
@@ -746,6 +750,7 @@ pub(crate) fn analyse(
         models: models(record),
         scopes,
         cores: Vec::new(),
+        timed: None,
         code: None,
     })
 }

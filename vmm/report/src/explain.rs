@@ -66,6 +66,31 @@ const MEANINGS: &[(&str, &str, &str)] = &[
         "Floating-point operations, counted: an FMA is two, and every lane counts.",
     ),
     (
+        "causes",
+        "all stalls",
+        "CPI of equation (1): the core's cycles and every stall in full.",
+    ),
+    (
+        "causes",
+        "core",
+        "Executing instructions, with all data in the first level and all branches predicted.",
+    ),
+    (
+        "causes",
+        "bad spec",
+        "Branches that were predicted wrongly.",
+    ),
+    (
+        "causes",
+        "TLB",
+        "Translations that the first level of the TLB did not have.",
+    ),
+    (
+        "causes",
+        "oth cache",
+        "Waiting for caches of other cores and sockets.",
+    ),
+    (
         "cores",
         "on core",
         "The core that a model has timed the code for.",

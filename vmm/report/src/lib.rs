@@ -19,6 +19,7 @@ mod json;
 mod mpi;
 mod table;
 mod text;
+mod timed;
 mod units;
 mod window_tables;
 
@@ -31,6 +32,7 @@ pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
 pub use findings::{Finding, FindingKind};
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, StudyInfo};
+pub use timed::{TimedReport, TimedScope};
 pub use mpi::{
     FunctionRow, MatrixCell, MessageSize, MpiReport, ProgramReport, RankRow, TraceSummary,
 };
@@ -109,6 +111,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         let mut window = breakdown::analyse(record, &input.core, times.as_ref(), calls)?;
         if let Some(profile) = profile {
             window.cores = cores::stacks(input, record, profile, calls, cores)?;
+            window.timed = timed::report(record, profile, &window.scopes);
             window.code = Some(code::of_window(input, record, profile, cores)?);
         }
         windows.push(window);

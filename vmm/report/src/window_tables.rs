@@ -1,7 +1,7 @@
 //! Tables of a window's measurements, for text and HTML alike.
 
 use crate::breakdown::{CYCLE, EventValue, PrivilegeValue, Scope, ScopeKind, WindowReport};
-use crate::cores;
+use crate::{cores, timed};
 use crate::table::Table;
 use crate::units::{cpi, flops, grouped, si};
 
@@ -155,6 +155,9 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
     let mut tables = vec![stack, cycles];
     let empty = window.scopes.iter().filter(|scope| is_empty(scope));
     let empty: Vec<&str> = empty.map(|scope| scope.name.as_str()).collect();
+    if let Some(timed) = &window.timed {
+        tables.push(timed::table(timed, &window.scopes, &empty));
+    }
     tables.extend(cores::tables(&window.cores, &empty));
     let sum = window
         .scopes

@@ -413,6 +413,7 @@ fn node(number: u32) -> impl Strategy<Value = NodeRecord> {
                 cycles: Vec::new(),
                 counters: Vec::new(),
                 statistics: Vec::new(),
+                core: None,
                 owners,
             };
             let mut clocks = [u128::from(fraction); 3];

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nodescope_plugin_api::{Context, Counters, Privilege, Statistic, VcpuPlace};
+use nodescope_plugin_api::{Context, Counters, Privilege, Statistic, Timed, VcpuPlace};
 use serde::{Deserialize, Serialize};
 
 use crate::driver::WindowOutcome;
@@ -63,8 +63,20 @@ pub struct NodeRecord {
     pub counters: Vec<Measured>,
     /// Counters that the models counted.
     pub statistics: Vec<Statistic>,
+    /// What a model of the core has timed; `None` if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreRecord>,
     /// Owners of contexts: the element at index `n` is the owner of `Context(n)`.
     pub owners: Vec<Owner>,
+}
+
+/// What a model of the core has timed on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreRecord {
+    /// Name of the core.
+    pub core: String,
+    /// Instructions that were timed, and their cycles.
+    pub timed: Timed,
 }
 
 /// The content of `windows.json`.

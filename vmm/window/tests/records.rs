@@ -98,6 +98,7 @@ fn file() -> WindowsFile {
                 latency: 3,
                 cycles: 12,
             }],
+            core: None,
             owners: vec![
                 Owner::Other,
                 Owner::Rank {

@@ -234,6 +234,7 @@ fn node(number: u32) -> NodeRecord {
             statistic("L1D.read_miss", Term::Cache(1), 100, 3),
             statistic("memory.local", Term::Memory, 20, 100),
         ],
+        core: None,
         owners: vec![Owner::Other, rank(None), rank(Some(Function::Allreduce))],
     }
 }

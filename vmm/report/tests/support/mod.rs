@@ -121,6 +121,7 @@ pub fn node0() -> NodeRecord {
             statistic(0, 1, "memory.remote", Term::Memory, 10, 220),
             statistic(0, 2, "memory.local", Term::Memory, 3, 100),
         ],
+        core: None,
         owners: vec![
             Owner::Other,
             rank(0, None),
@@ -149,6 +150,7 @@ pub fn node1() -> NodeRecord {
             (0, Context(2), Privilege::Kernel, counters(0, 7240)),
         ],
         statistics: Vec::new(),
+        core: None,
         owners: vec![rank(1, None), rank(1, Some(Function::Send)), Owner::Other],
     }
 }
