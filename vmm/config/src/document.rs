@@ -72,7 +72,28 @@ pub fn read<T>(
     what: &'static str,
     check: impl FnOnce(&Section<'_>) -> T,
 ) -> Document<T> {
-    read_with(file, text, &[], what, check)
+    read_all(file, text, None, &[], what, check)
+}
+
+/// A text whose values a file takes where it has none of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Base<'a> {
+    /// Name of the text in messages.
+    pub name: &'a str,
+    /// The text.
+    pub text: &'a str,
+}
+
+/// Reads a document as [`read`] does, with the values of `base` where the file has none. A list of the file replaces the base's list. A key
+/// of the file that excludes keys of the base, by `excludes` (key, excluded key), takes their place. Problems of the base name the base.
+pub fn read_based<T>(
+    file: &Path,
+    text: &str,
+    base: Option<(Base<'_>, &[(&str, &str)])>,
+    what: &'static str,
+    check: impl FnOnce(&Section<'_>) -> T,
+) -> Document<T> {
+    read_all(file, text, base, &[], what, check)
 }
 
 /// Reads a document as [`read`] does, with these settings in place of the file's own values. Problems of a setting have no position in the
@@ -84,9 +105,26 @@ pub fn read_with<T>(
     what: &'static str,
     check: impl FnOnce(&Section<'_>) -> T,
 ) -> Document<T> {
+    read_all(file, text, None, settings, what, check)
+}
+
+fn read_all<T>(
+    file: &Path,
+    text: &str,
+    base: Option<(Base<'_>, &[(&str, &str)])>,
+    settings: &[Setting],
+    what: &'static str,
+    check: impl FnOnce(&Section<'_>) -> T,
+) -> Document<T> {
     // The text of each setting is placed after the file's, and padded to its offset there, so that positions of both are in one text.
     let mut whole = text.to_owned();
     let mut padded = Vec::new();
+    let padded_base = base.map(|(base, excludes)| {
+        whole.push('\n');
+        let padded = " ".repeat(whole.len()) + base.text;
+        whole.push_str(base.text);
+        (padded, excludes)
+    });
     for setting in settings {
         whole.push('\n');
         padded.push(format!("{}v={}", " ".repeat(whole.len()), setting.value));
@@ -96,6 +134,20 @@ pub fn read_with<T>(
     let last = lines.position(text.len()).line;
     let (mut document, syntax) = DeTable::parse_recoverable(text);
     let mut misplaced = Vec::new();
+    if let Some((padded, excludes)) = &padded_base {
+        let (based, wrong) = DeTable::parse_recoverable(padded);
+        misplaced.extend(wrong.iter().map(|error| Problem {
+            severity: Severity::Error,
+            position: None,
+            field: String::new(),
+            message: format!(
+                "{} is not TOML: {}",
+                base.map_or("", |(base, _)| base.name),
+                error.message().replace('\n', ", ")
+            ),
+        }));
+        fill(document.get_mut(), based.into_inner(), excludes);
+    }
     for (setting, padded) in settings.iter().zip(&padded) {
         if let Err(message) = put(document.get_mut(), &setting.field, padded) {
             misplaced.push(Problem {
@@ -106,7 +158,10 @@ pub fn read_with<T>(
             });
         }
     }
-    let source = Source::new(&whole, what);
+    let mut source = Source::new(&whole, what);
+    if base.is_some() {
+        source.base_from(last + 1);
+    }
     let root = Section::root(&source, document.get_ref());
     let value = check(&root);
     root.finish();
@@ -142,9 +197,10 @@ pub fn read_with<T>(
         let set = |position: &Position| position.line > last;
         if problem.position.as_ref().is_some_and(set) {
             problem.position = None;
-            problem
-                .message
-                .push_str(" (set for this run, not by the file)");
+            problem.message.push_str(&match base {
+                Some((base, _)) => format!(" (in {})", base.name),
+                None => " (set for this run, not by the file)".to_owned(),
+            });
         }
     }
     problems.extend(misplaced);
@@ -154,6 +210,30 @@ pub fn read_with<T>(
         Err(Problems::with_more(file, problems, more))
     };
     Document { checked, known }
+}
+
+/// Adds the keys of `from` that `into` lacks, in tables of both as well.
+fn fill<'a>(into: &mut DeTable<'a>, from: DeTable<'a>, excludes: &[(&str, &str)]) {
+    for (name, value) in from {
+        let key = name.get_ref().as_ref();
+        let has = |wanted: &str| into.keys().any(|name| name.get_ref() == wanted);
+        let excluded = |(by, key): &(&str, &str)| *key == name.get_ref().as_ref() && has(by);
+        if excludes.iter().any(excluded) {
+            continue;
+        }
+        let own = into.iter_mut().find(|(name, _)| name.get_ref() == key);
+        match own.map(|(_, own)| own.get_mut()) {
+            None => {
+                into.insert(name, value);
+            }
+            Some(DeValue::Table(own)) => {
+                if let DeValue::Table(from) = value.into_inner() {
+                    fill(own, from, excludes);
+                }
+            }
+            Some(_) => {}
+        }
+    }
 }
 
 /// A field whose value is set by something other than the file.
@@ -340,6 +420,40 @@ mod tests {
         assert!(told("part.size", "").contains("does not begin with a number"));
         // A problem of the file itself has its line.
         let told = set("[part]\nnumber = 30\n", "part.size", "1 B").unwrap_err();
+        assert!(told.starts_with("f.toml:2:"), "{told}");
+    }
+
+    fn based(text: &str, base: &str) -> Result<Option<u64>, String> {
+        let base = Base {
+            name: "b.toml",
+            text: base,
+        };
+        let excludes: &[(&str, &str)] = &[("size", "number")];
+        let file = Path::new("f.toml");
+        let document = read_based(file, text, Some((base, excludes)), "a test", |root| {
+            let section = root.section("part");
+            let (number, size) = (section.item("number"), section.item("size"));
+            section.finish();
+            size.or(number).and_then(|item| item.integer(1..=9))
+        });
+        let value = document.checked.map(|(value, _)| value);
+        value.map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn a_file_takes_what_it_lacks_from_its_base() {
+        let base = "[part]\nnumber = 4\n";
+        assert_eq!(based("", base), Ok(Some(4)));
+        assert_eq!(based("[part]\n", base), Ok(Some(4)));
+        assert_eq!(based("[part]\nnumber = 5\n", base), Ok(Some(5)));
+        // The size excludes the base's number.
+        assert_eq!(based("[part]\nsize = 6\n", base), Ok(Some(6)));
+        let told = based("", "[part]\nnumber = 40\n").unwrap_err();
+        assert!(told.contains("part.number: is 40"), "{told}");
+        assert!(told.ends_with("(in b.toml)"), "{told}");
+        let told = based("", "[part\n").unwrap_err();
+        assert!(told.contains("b.toml is not TOML"), "{told}");
+        let told = based("[part]\nnumber = 50\n", base).unwrap_err();
         assert!(told.starts_with("f.toml:2:"), "{told}");
     }
 

@@ -25,6 +25,8 @@ pub struct Source<'a> {
     more: Cell<usize>,
     positions: RefCell<BTreeMap<String, Position>>,
     known: RefCell<BTreeSet<String>>,
+    /// First line of values that are not the file's own, but its base's.
+    base_from: usize,
 }
 
 impl<'a> Source<'a> {
@@ -38,7 +40,19 @@ impl<'a> Source<'a> {
             more: Cell::default(),
             positions: RefCell::default(),
             known: RefCell::default(),
+            base_from: usize::MAX,
         }
+    }
+
+    /// Takes values from this line on as those of a base, which may have more than the file needs.
+    pub(crate) fn base_from(&mut self, line: usize) {
+        self.base_from = line;
+    }
+
+    /// Returns whether the file itself sets a field that has been read, not only its base.
+    pub fn is_own(&self, field: &str) -> bool {
+        let positions = self.positions.borrow();
+        positions.get(field).is_some_and(|at| at.line < self.base_from)
     }
 
     /// Returns the line and column of a byte offset. An offset at the end of the text or beyond counts as on the last line.
