@@ -4,9 +4,20 @@
 //! answered. Output are cycles: of the whole recording, and of each block by cause. `README.md` describes the model.
 
 mod branch;
+mod class;
+mod decode;
+mod description;
 mod micro;
 mod tlb;
 
 pub use branch::{Predictor, PredictorConfig, PredictorConfigError};
-pub use micro::{Flow, Instruction, Kind, MicroOperation, NONE, Ports, Resource, resource};
+pub use class::Class;
+pub use decode::decode;
+pub use description::{
+    Bandwidth, Core, Costs, DescriptionError, Fusion, Idiom, Indexed, Load, Pipeline, Recipe,
+    Renaming, Scheduler, Step, Store, Strings, Tlb,
+};
+pub use micro::{
+    Flow, Instruction, Kind, MicroOperation, NO_ACCESS, NONE, Ports, Resource, resource,
+};
 pub use tlb::{DataTlb, TlbAnswer, TlbConfig, TlbConfigError, Walker};

@@ -6,6 +6,9 @@ pub type Resource = u8;
 /// Mark of an unused place in lists of resources.
 pub const NONE: Resource = 255;
 
+/// Mark of a load or store whose access recordings leave out: those of string instructions and gathers.
+pub const NO_ACCESS: u8 = 255;
+
 /// Numbers of resources.
 pub mod resource {
     /// First of the 16 general registers, in the order of their encoding. Narrow registers count as their full register.
@@ -59,8 +62,9 @@ pub struct MicroOperation {
     /// Values that it waits for; [`NONE`] marks unused places, which come last.
     pub sources: [Resource; 4],
     /// Values that it makes; [`NONE`] marks unused places, which come last.
-    pub results: [Resource; 3],
-    /// Number of the access within the instruction ([`nodescope_plugin_api::DataAccess`]), for loads and stores.
+    pub results: [Resource; 4],
+    /// Number of the access within the instruction ([`nodescope_plugin_api::DataAccess`]), for loads and stores; [`NO_ACCESS`] for all
+    /// others, and where recordings have none.
     pub access: u8,
     /// Bytes that a load or store accesses.
     pub size: u16,
@@ -94,8 +98,9 @@ pub struct Instruction {
     pub operations: Vec<MicroOperation>,
     /// Places that the instruction takes at dispatch, in the reorder buffer and at retirement: at least 1, unless `fused`.
     pub slots: u8,
-    /// True if the instruction is executed as one with the instruction before (a comparison and its conditional jump). Its operations are
-    /// then those of the jump alone, and `slots` is 0.
+    /// True if the instruction is executed as one with the instruction before: the jump of a comparison and a conditional jump, or a NOP of
+    /// cores where it takes no place. `slots` is then 0. The only operation of such a jump waits for the flags and is
+    /// [`Kind::Eliminated`]; the port that both take is that of the instruction before.
     pub fused: bool,
     /// How the instruction directs the flow of control.
     pub flow: Flow,
