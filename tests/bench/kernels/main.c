@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Small programs of seven shapes, for measuring how fast an engine executes them: kernels LABEL:NAME:REPEATS...
+ * Small programs of seven shapes, for measuring how fast an engine executes them: kernels LABEL:NAME:REPEATS... Compiled again with
+ * SET_MICRO, it is the program of the micro-kernels.
  *
  * For each argument the program announces the start and the end of the kernel by a hypercall, and by a line on standard output.
  * Real hardware ignores the hypercall. The line reaches a host without hypercalls by the guest's console. Then the program prints
@@ -15,15 +16,22 @@
 
 #include "kernels.h"
 #include "mark.h"
+#ifdef SET_MICRO
+#include "micro.h"
+#endif
 
 volatile double sink;
 
-#define ROW(name) { #name, name }
+#define ROW(name) { #name, name },
 static const struct { const char *name; void (*run)(long); } kernels[] = {
-	ROW(integer), ROW(chase), ROW(chase_l3), ROW(quicksort), ROW(traced),
-	ROW(daxpy_memory_sse2), ROW(daxpy_l1_sse2), ROW(dgemm_scalar_sse2), ROW(dgemm_vector_sse2),
-	ROW(daxpy_memory_avx2), ROW(daxpy_l1_avx2), ROW(dgemm_scalar_avx2), ROW(dgemm_vector_avx2),
-	ROW(daxpy_memory_misaligned_avx2), ROW(daxpy_l1_misaligned_avx2), ROW(dgemm_vector_misaligned_avx2),
+#ifdef SET_MICRO
+	MICRO(ROW)
+#else
+	ROW(integer) ROW(chase) ROW(chase_l3) ROW(quicksort) ROW(traced)
+	ROW(daxpy_memory_sse2) ROW(daxpy_l1_sse2) ROW(dgemm_scalar_sse2) ROW(dgemm_vector_sse2)
+	ROW(daxpy_memory_avx2) ROW(daxpy_l1_avx2) ROW(dgemm_scalar_avx2) ROW(dgemm_vector_avx2)
+	ROW(daxpy_memory_misaligned_avx2) ROW(daxpy_l1_misaligned_avx2) ROW(dgemm_vector_misaligned_avx2)
+#endif
 };
 
 static void together(void)

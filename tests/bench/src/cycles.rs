@@ -10,7 +10,7 @@ use nodescope_plugin_core::{Core, CoreModel, Options as ModelOptions, Tool, mode
 use serde_json::{Value, json};
 
 use crate::comparison::number;
-use crate::time::median;
+use crate::time::quartiles;
 use crate::workload::gcc;
 use crate::{Failure, stepped};
 
@@ -246,8 +246,7 @@ fn measure(kernel: Kernel, rounds: u32) -> Result<f64, Failure> {
             "the processor's clock rate changes all the time; try again on a quieter host".into(),
         ));
     }
-    let middle = median(runs.iter().copied());
-    Ok(median(runs.into_iter().filter(|run| *run <= middle)))
+    Ok(quartiles(runs).0)
 }
 
 /// Measures the core's cycles per tick of the time-stamp counter, with a chain of additions of one cycle each; the highest of five chains.

@@ -11,6 +11,7 @@ mod engine;
 mod guest;
 mod host;
 mod machine;
+mod micro;
 mod predict;
 mod profile;
 mod programs;

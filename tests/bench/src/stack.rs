@@ -1,9 +1,9 @@
 //! The predicted CPI stack of this host's processor, compared with measured cycles per instruction.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use nodescope_machine::node::Measurement;
 use nodescope_plugin_api::{BlockCounts, STALL_TERMS, StallTerm};
 use nodescope_plugin_core::{
@@ -15,9 +15,9 @@ use crate::comparison::number;
 use crate::cycles::hertz;
 use crate::guest::Marks;
 use crate::machine::Machine;
-use crate::time::median;
+use crate::time::{median, quartiles};
 use crate::workload::{Length, Workload};
-use crate::{Failure, engine, host};
+use crate::{Failure, engine, host, micro};
 
 /// Options of this measurement.
 #[derive(Args, Clone, Debug)]
@@ -28,11 +28,14 @@ pub struct Options {
     /// Folder of the guest image (vmlinux, initramfs.cpio, root.img); nodescope's own by default, built if need be.
     #[arg(long)]
     image: Option<PathBuf>,
-    /// Rounds of interleaved native runs; medians count.
+    /// Rounds of interleaved native runs; lower quartiles count.
     #[arg(long, default_value_t = 7)]
     rounds: u32,
-    /// Kernels to run, without hpcc; all kernels and hpcc by default.
-    #[arg(long, value_delimiter = ',')]
+    /// Programs to run.
+    #[arg(long, value_enum, default_value = "kernels")]
+    set: Set,
+    /// Kernels and micro-kernels to run, in place of a set.
+    #[arg(long, value_delimiter = ',', conflicts_with = "set")]
     kernels: Vec<String>,
     /// Cores to model, by LLVM's names; the one that LLVM takes this processor for by default.
     #[arg(long, value_delimiter = ',')]
@@ -43,6 +46,21 @@ pub struct Options {
     parallelism: f64,
 }
 
+/// A set of programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Set {
+    /// The kernels and hpcc.
+    Kernels,
+    /// The micro-kernels, of one limit each.
+    Micro,
+    /// All of them.
+    All,
+}
+
+/// Processor time in seconds of a native run of a micro-kernel, at least.
+const NATIVE_SECONDS: f64 = 0.02;
+/// Largest upper quartile of a program's rounds, relative to the lower one, that counts as steady.
+const STEADY: f64 = 1.1;
 /// Kernel that executes CPUID, as a hypercall, about every 4000 instructions. On a virtual host a hypervisor handles CPUID, so the native
 /// time says nothing about the core.
 const TRAPPED: &str = "traced";
@@ -170,8 +188,10 @@ struct Program {
     launcher: &'static str,
     /// Time at which a model is attached to the guest.
     from: engine::From,
-    /// Workloads on the host, each run in a process of its own.
-    native: Vec<Workload>,
+    /// Workloads on the host, each run in a process of its own, and the number of times that each does the work of the guest.
+    native: Vec<(Workload, u32)>,
+    /// Whether the parts are micro-kernels, which have a table of their own.
+    micro: bool,
 }
 
 /// Predicts and measures the CPI of every program.
@@ -193,25 +213,79 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
         .map(|name| Core::of(&tool, name))
         .collect::<Result<_, CoreError>>()
         .map_err(|e| host(&e))?;
-    let folders = (
-        tempfile::tempdir().map_err(Failure::Files)?,
-        tempfile::tempdir().map_err(Failure::Files)?,
-    );
-    let mut programs = vec![kernels(folders.0.path(), &options.kernels)?];
-    if options.kernels.is_empty() {
-        match host::find("hpcc", "hpcc") {
-            Ok(_) => programs.push(hpcc(folders.1.path())?),
-            Err(reason) => eprintln!("the programs of hpcc are skipped: {reason}"),
-        }
-    }
+    let folders = [(); 3].map(|()| tempfile::tempdir());
+    let [first, second, third] = folders.map(|f| f.map_err(Failure::Files));
+    let folders = [first?, second?, third?];
+    let programs = programs(options, folders.each_ref().map(|f| f.path()))?;
 
     let image = crate::image(options.image.as_deref())?;
     let (machine, native) = natively(&programs, options.rounds, &say)?;
     say(&machine.description());
+    let mut line = Map::new();
+    line.insert("name".into(), "cpi".into());
+    line.insert("tool".into(), tool.name().into());
+    line.insert("machine".into(), machine.json());
+    line.insert("parallelism".into(), options.parallelism.into());
+    line.insert("rounds".into(), options.rounds.max(1).into());
+    for (key, micro) in [("cores", false), ("micro", true)] {
+        let counted = counted(
+            programs.iter().filter(|p| p.micro == micro),
+            &image,
+            &machine,
+        )?;
+        if counted.is_empty() {
+            continue;
+        }
+        let mut by_core = Map::new();
+        for core in &cores {
+            let rows = lines(&counted, core, parallelism, &native)?;
+            say(&table(core, parallelism, &rows));
+            by_core.insert(core.name().into(), values(&rows));
+        }
+        line.insert(key.into(), by_core.into());
+    }
+    say(nodescope_plugin_core::PUBLISHED_ERROR);
+    Ok(line.into())
+}
+
+/// Returns the chosen programs, compiled into three folders.
+fn programs(options: &Options, folders: [&Path; 3]) -> Result<Vec<Program>, Failure> {
+    let named = !options.kernels.is_empty();
+    let (small, large): (Vec<String>, Vec<String>) = options
+        .kernels
+        .iter()
+        .cloned()
+        .partition(|name| micro::find(name).is_some());
+    let wanted = |set, names: &[String]| match named {
+        true => !names.is_empty(),
+        false => [set, Set::All].contains(&options.set),
+    };
+    let mut programs = Vec::new();
+    if wanted(Set::Kernels, &large) {
+        programs.push(kernels(folders[0], &large)?);
+    }
+    if wanted(Set::Kernels, &[]) {
+        match host::find("hpcc", "hpcc") {
+            Ok(_) => programs.push(hpcc(folders[1])?),
+            Err(reason) => eprintln!("the programs of hpcc are skipped: {reason}"),
+        }
+    }
+    if wanted(Set::Micro, &small) {
+        programs.push(micro_kernels(folders[2], &small)?);
+    }
+    Ok(programs)
+}
+
+/// Returns the counts of each part of some programs, by name, from a guest for each program.
+fn counted<'a>(
+    programs: impl Iterator<Item = &'a Program>,
+    image: &Path,
+    machine: &Machine,
+) -> Result<Vec<(String, Counted)>, Failure> {
     let mut counted = Vec::new();
-    for program in &programs {
+    for program in programs {
         let workload = &program.workload;
-        let guest = workload.guest(&image, program.launcher, Marks::Hypercall)?;
+        let guest = workload.guest(image, program.launcher, Marks::Hypercall)?;
         let mut measured = engine::measure(&guest, program.from, &|| machine.model())?;
         for row in &workload.rows {
             let part = measured.remove(&row.name).and_then(|m| Counted::of(&m));
@@ -219,62 +293,78 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
             counted.push((row.name.clone(), part.ok_or_else(none)?));
         }
     }
-
-    let mut by_core = Map::new();
-    for core in &cores {
-        let mut rows = Vec::new();
-        for (name, counted) in &counted {
-            let timed =
-                model(&counted.blocks, core, &ModelOptions::default()).map_err(|e| host(&e))?;
-            let cycles: Vec<f64> = native.get(name).cloned().unwrap_or_default();
-            let instructions = counted.instructions as f64;
-            rows.push(Line {
-                name,
-                counted,
-                coverage: timed.coverage(),
-                stack: counted.stack(timed.cpi(), parallelism),
-                measured: cycles.iter().map(|c| c / instructions).collect(),
-            });
-        }
-        say(&table(core, parallelism, &rows));
-        by_core.insert(core.name().into(), values(&rows));
-    }
-    say(nodescope_plugin_core::PUBLISHED_ERROR);
-    Ok(json!({
-        "name": "cpi",
-        "tool": tool.name(),
-        "machine": machine.json(),
-        "parallelism": options.parallelism,
-        "rounds": options.rounds.max(1),
-        "cores": by_core,
-    }))
+    Ok(counted)
 }
 
-fn kernels(folder: &std::path::Path, only: &[String]) -> Result<Program, Failure> {
+/// Returns the rows of the table of a core.
+fn lines<'a>(
+    counted: &'a [(String, Counted)],
+    core: &Core,
+    parallelism: Parallelism,
+    native: &BTreeMap<String, Vec<f64>>,
+) -> Result<Vec<Line<'a>>, Failure> {
+    let line = |(name, counted): &'a (String, Counted)| {
+        let timed = model(&counted.blocks, core, &ModelOptions::default())
+            .map_err(|e| Failure::Host(e.to_string()))?;
+        let cycles = native.get(name).map_or(&[][..], Vec::as_slice);
+        let instructions = counted.instructions as f64;
+        Ok(Line {
+            name,
+            counted,
+            coverage: timed.coverage(),
+            stack: counted.stack(timed.cpi(), parallelism),
+            measured: cycles.iter().map(|c| c / instructions).collect(),
+        })
+    };
+    counted.iter().map(line).collect()
+}
+
+fn kernels(folder: &Path, only: &[String]) -> Result<Program, Failure> {
     if only.iter().any(|name| name == TRAPPED) {
         return Err(Failure::Host(format!(
             "{TRAPPED} has no cycles of its own: a hypervisor may answer its instructions; leave {TRAPPED} out"
         )));
     }
     let workload = Workload::kernels(folder, only, Length::Times(1))?.without(TRAPPED);
-    let native = (0..workload.rows.len()).map(|i| workload.part(i)).collect();
+    let parts = 0..workload.rows.len();
+    Ok(Program {
+        native: parts.map(|i| (workload.part(i, 1), 1)).collect(),
+        workload,
+        launcher: "",
+        from: engine::From::PowerOn,
+        micro: false,
+    })
+}
+
+/// Returns the program of the micro-kernels. Natively each is repeated until the run is long enough for a clock.
+fn micro_kernels(folder: &Path, only: &[String]) -> Result<Program, Failure> {
+    let workload = Workload::micro(folder, only)?;
+    let mut native = Vec::new();
+    for (index, row) in workload.rows.iter().enumerate() {
+        let once = host::run(&workload.part(index, 1), &[])?;
+        let seconds = once.get(&row.name).map_or(0.0, |run| run.spent.cpu);
+        let times = (NATIVE_SECONDS / seconds.max(1e-6)).ceil() as u32;
+        native.push((workload.part(index, times), times));
+    }
     Ok(Program {
         workload,
         launcher: "",
         from: engine::From::PowerOn,
         native,
+        micro: true,
     })
 }
 
-fn hpcc(folder: &std::path::Path) -> Result<Program, Failure> {
+fn hpcc(folder: &Path) -> Result<Program, Failure> {
     // Two workloads are made in one folder, since a workload cannot be cloned.
-    let native = vec![Workload::hpcc(folder)?];
+    let native = vec![(Workload::hpcc(folder)?, 1)];
     Ok(Program {
         workload: Workload::hpcc(folder)?,
         // The image's Open MPI starts no rank without mpirun.
         launcher: "mpirun -np 1",
         from: engine::From::FirstMark,
         native,
+        micro: false,
     })
 }
 
@@ -291,13 +381,14 @@ fn natively(
     for round in 1..=rounds.max(1) {
         say(&format!("round {round} of {}", rounds.max(1)));
         machines.push(Machine::measure()?);
-        for workload in programs.iter().flat_map(|p| &p.native) {
+        for (workload, times) in programs.iter().flat_map(|p| &p.native) {
             let before = hertz();
             let session = host::run(workload, &[])?;
             let rate = (before + hertz()) / 2.0;
             rates.push(rate);
             for (name, run) in session {
-                cycles.entry(name).or_default().push(run.spent.cpu * rate);
+                let once = run.spent.cpu * rate / f64::from(*times);
+                cycles.entry(name).or_default().push(once);
             }
         }
     }
@@ -324,8 +415,19 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
+    /// Returns the measured CPI: the lower quartile of the rounds, since other programs only make runs longer.
     fn measured(&self) -> f64 {
-        median(self.measured.iter().copied())
+        quartiles(self.measured.iter().copied()).0
+    }
+
+    /// Returns the upper quartile of the rounds.
+    fn upper(&self) -> f64 {
+        quartiles(self.measured.iter().copied()).1
+    }
+
+    /// Returns false if the rounds differ so much that the measured CPI says little.
+    fn is_steady(&self) -> bool {
+        self.upper() <= STEADY * self.measured()
     }
 
     fn errors(&self) -> [f64; 2] {
@@ -350,7 +452,7 @@ fn table(core: &Core, parallelism: Parallelism, rows: &[Line<'_>]) -> String {
     }
     let divided = format!("stalls/{}", parallelism.misses());
     text += &format!(
-        "{:>9}{:>10}{:>11}{:>10}{:>10}  (of rounds)\n",
+        "{:>9}{:>10}{:>11}{:>10}{:>10}  upper quartile\n",
         "added", "error", divided, "error", "measured"
     );
     for row in rows {
@@ -367,14 +469,15 @@ fn table(core: &Core, parallelism: Parallelism, rows: &[Line<'_>]) -> String {
             text += &format!("{term:>8.2}");
         }
         let [first, second] = row.errors().map(|e| e * 100.0);
-        let extreme = |f: fn(f64, f64) -> f64| row.measured.iter().copied().reduce(f);
-        let (least, most) = (extreme(f64::min), extreme(f64::max));
         text += &format!(
-            "{added:>9.2}{first:>+8.1} %{divided:>11.2}{second:>+8.1} %{:>10.2}  {:.2} to {:.2}\n",
+            "{added:>9.2}{first:>+8.1} %{divided:>11.2}{second:>+8.1} %{:>10.2}  {:.2}{}\n",
             row.measured(),
-            least.unwrap_or(f64::NAN),
-            most.unwrap_or(f64::NAN)
+            row.upper(),
+            if row.is_steady() { "" } else { " *" }
         );
+    }
+    if rows.iter().any(|row| !row.is_steady()) {
+        text += "*: the rounds' quartiles are more than 10 % apart\n";
     }
     text += "absolute error, mean and median:";
     let ways = ["all stalls added".to_owned(), divided];
@@ -402,6 +505,7 @@ fn values(rows: &[Line<'_>]) -> Value {
             "added": number(row.stack.added),
             "divided": number(row.stack.divided),
             "measured": number(row.measured()),
+            "steady": row.is_steady(),
             "error_added": number(added),
             "error_divided": number(divided),
         });
@@ -485,17 +589,18 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_of_the_median() {
+    fn errors_are_of_the_lower_quartile() {
         let counted = Counted::of(&measurement()).unwrap();
         let line = Line {
             name: "a",
             coverage: 1.0,
             stack: counted.stack(0.5, Parallelism::new(4.0).unwrap()),
             counted: &counted,
-            measured: vec![5.0, 2.5, 100.0],
+            measured: vec![5.0, 4.0, 100.0, 50.0, 7.0],
         };
         let [added, divided] = line.errors();
         assert!((added - 0.9).abs() < 1e-9 && (divided + 0.45).abs() < 1e-9);
+        assert!(!line.is_steady());
         let value = values(&[line]);
         assert_eq!(value["absolute_error"]["added"]["mean"], 0.9);
         assert_eq!(value["programs"]["a"]["stalls"]["memory"], 6.0);

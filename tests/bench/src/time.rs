@@ -72,6 +72,16 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
+/// Returns the lower and the upper quartile, without interpolation; NaN if there are no values.
+pub fn quartiles(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => (f64::NAN, f64::NAN),
+        n => (values[(n - 1) / 4], values[n - 1 - (n - 1) / 4]),
+    }
+}
+
 /// Returns the geometric mean; NaN if there are no values.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, n) = values
@@ -89,6 +99,9 @@ mod tests {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.0);
         assert!(median([]).is_nan());
+        assert_eq!(quartiles([5.0, 1.0, 4.0, 2.0, 3.0]), (2.0, 4.0));
+        assert_eq!(quartiles([7.0]), (7.0, 7.0));
+        assert!(quartiles([]).0.is_nan());
         assert!((geometric_mean([2.0, 8.0]) - 4.0).abs() < 1e-12);
         assert!(geometric_mean([]).is_nan());
     }

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use nodescope_image::JobFile;
 
-use crate::Failure;
 use crate::guest::{Guest, Marks, executable};
+use crate::{Failure, micro};
 
 /// Group of rows; means are made over groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,8 @@ pub struct Workload {
     /// Folder in which the program is run on the host.
     pub folder: PathBuf,
     files: Vec<JobFile>,
+    /// Repeats of each kernel; empty for other programs.
+    repeats: Vec<u32>,
 }
 
 impl Workload {
@@ -109,14 +111,42 @@ impl Workload {
             .filter(|k| wide || !k.0.ends_with("avx2"))
             .filter(|k| only.is_empty() || only.iter().any(|o| o == k.0))
             .collect();
-        let program = compile_kernels(folder)?;
+        let rows = chosen.iter().map(|(n, g, _)| row(n, *g)).collect();
+        let repeats = chosen.iter().map(|k| length.of(k.2)).collect();
+        Self::compiled(compile_kernels(folder)?, folder, rows, repeats)
+    }
+
+    /// Makes the workload of the micro-kernels named in `only` (all if `only` is empty), compiled into `folder`.
+    pub fn micro(folder: &Path, only: &[String]) -> Result<Self, Failure> {
+        if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
+            return Err(Failure::Host(
+                "the micro-kernels need AVX2 and FMA, which this host does not have".into(),
+            ));
+        }
+        let rows: Vec<Row> = micro::all()
+            .filter(|micro| only.is_empty() || only.iter().any(|o| o == micro.name))
+            .map(|micro| row(micro.name, Group::Separate))
+            .collect();
+        let repeats = vec![micro::REPEATS; rows.len()];
+        let mut workload = Self::compiled(compile_micro(folder)?, folder, rows, repeats)?;
+        let (variable, value) = micro::ENVIRONMENT;
+        workload.environment.push((variable, value.into()));
+        Ok(workload)
+    }
+
+    /// Makes the workload of a compiled program of kernels.
+    fn compiled(
+        program: PathBuf,
+        folder: &Path,
+        rows: Vec<Row>,
+        repeats: Vec<u32>,
+    ) -> Result<Self, Failure> {
+        let arguments = rows.iter().zip(&repeats);
         Ok(Self {
-            rows: chosen.iter().map(|(n, g, _)| row(n, *g)).collect(),
             guest_program: "./kernels",
-            arguments: chosen
-                .iter()
-                .map(|(n, _, repeats)| format!("run:{n}:{}", length.of(*repeats)))
-                .collect(),
+            arguments: arguments.map(|(r, n)| argument(&r.name, *n)).collect(),
+            rows,
+            repeats,
             environment: Vec::new(),
             folder: folder.into(),
             files: vec![executable(
@@ -160,16 +190,20 @@ impl Workload {
                 executable(library, read(library)?),
                 executable("hpccinf.txt", read("hpccinf.txt")?),
             ],
+            repeats: Vec::new(),
         })
     }
 
-    /// Returns a workload of the kernels' program with only the part at `index` in `rows`, from 0. Panics if there is no such part.
-    pub fn part(&self, index: usize) -> Self {
+    /// Returns a workload of the kernels' program with only the part at `index` in `rows`, from 0, and `times` its repeats. Panics if there
+    /// is no such part.
+    pub fn part(&self, index: usize, times: u32) -> Self {
+        let repeats = self.repeats[index] * times;
         Self {
             rows: vec![self.rows[index].clone()],
+            repeats: vec![repeats],
             host_program: self.host_program.clone(),
             guest_program: self.guest_program,
-            arguments: vec![self.arguments[index].clone()],
+            arguments: vec![argument(&self.rows[index].name, repeats)],
             environment: self.environment.clone(),
             folder: self.folder.clone(),
             files: self.files.clone(),
@@ -181,6 +215,7 @@ impl Workload {
         if let Some(index) = self.rows.iter().position(|r| r.name == name) {
             self.rows.remove(index);
             self.arguments.remove(index);
+            self.repeats.remove(index);
         }
         self
     }
@@ -211,6 +246,10 @@ impl Workload {
     }
 }
 
+fn argument(name: &str, repeats: u32) -> String {
+    format!("run:{name}:{repeats}")
+}
+
 fn row(name: &str, group: Group) -> Row {
     Row {
         name: name.into(),
@@ -234,6 +273,17 @@ fn compile_kernels(folder: &Path) -> Result<PathBuf, Failure> {
         folder,
         &[&["-static", "-o", "kernels"][..], &objects].concat(),
         &[],
+    )?;
+    Ok(folder.join("kernels"))
+}
+
+/// Compiles the micro-kernels to a static program.
+fn compile_micro(folder: &Path) -> Result<PathBuf, Failure> {
+    let options = ["-O2", "-mavx2", "-mfma", "-DSET_MICRO", "-static"];
+    gcc(
+        folder,
+        &[&options[..], &["-o", "kernels"]].concat(),
+        &[&["main.c"][..], &micro::SOURCES].concat(),
     )?;
     Ok(folder.join("kernels"))
 }
@@ -266,6 +316,25 @@ mod tests {
     fn every_kernel_runs_on_the_host_and_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let workload = Workload::kernels(folder.path(), &[], Length::OneIn(u32::MAX)).unwrap();
+        runs(&workload);
+    }
+
+    #[test]
+    fn every_micro_kernel_runs_on_the_host() {
+        let folder = tempfile::tempdir().unwrap();
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            let mut workload = Workload::micro(folder.path(), &[]).unwrap();
+            for argument in &mut workload.arguments {
+                *argument = argument.replace(&format!(":{}", micro::REPEATS), ":1");
+            }
+            runs(&workload);
+            let two = ["chain_add", "nest_5"].map(String::from);
+            let workload = Workload::micro(folder.path(), &two).unwrap();
+            assert_eq!(workload.part(1, 3).arguments, ["run:nest_5:12"]);
+        }
+    }
+
+    fn runs(workload: &Workload) {
         let output = Command::new(&workload.host_program)
             .args(&workload.arguments)
             .output()
