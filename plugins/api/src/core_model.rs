@@ -123,6 +123,31 @@ pub struct Timed {
     pub squared_cpi: u64,
 }
 
+impl Timed {
+    /// Adds what was timed elsewhere.
+    pub fn add(&mut self, other: &Timed) {
+        self.recordings += other.recordings;
+        self.instructions += other.instructions;
+        self.cycles += other.cycles;
+        self.squared_cpi = self.squared_cpi.saturating_add(other.squared_cpi);
+    }
+
+    /// Returns the cycles per instruction; `None` without instructions.
+    pub fn cpi(&self) -> Option<f64> {
+        (self.instructions != 0).then(|| self.cycles as f64 / self.instructions as f64)
+    }
+
+    /// Returns half the width of the interval in which the mean of the recordings' CPIs lies with a probability of 95 %, by the normal
+    /// distribution; `None` for fewer than two recordings.
+    pub fn interval(&self) -> Option<f64> {
+        let mean = self.cpi().filter(|_| self.recordings > 1)?;
+        let recordings = self.recordings as f64;
+        let squares = self.squared_cpi as f64 / 2f64.powi(32) / recordings;
+        let variance = (squares - mean * mean).max(0.0) * recordings / (recordings - 1.0);
+        Some(1.96 * (variance / recordings).sqrt())
+    }
+}
+
 /// What a model of the core has learned in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreCosts {
@@ -140,6 +165,10 @@ pub struct CoreCosts {
 pub trait CoreModel: Send {
     /// Times what a vCPU has recorded. Returns when the vCPU records next, `None` for never. The first recording of a vCPU is empty.
     fn recorded(&mut self, vcpu: u16, recording: &Recording) -> Option<RecordingPlan>;
+
+    /// Returns the cycles by which the vCPU's clock advances because of an answer, in place of the memory model's `stall`: the part of the
+    /// wait that other work does not hide. `block` is the number of the block that made the reference.
+    fn exposed(&self, block: u32, source: Source, stall: u32) -> u32;
 
     /// Forgets what was timed at the end of a warm-up. What was learned stays.
     fn reset_statistics(&mut self);

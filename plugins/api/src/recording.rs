@@ -71,6 +71,8 @@ pub struct RecordingPlan {
     pub after: u64,
     /// Length of the recording in instructions, at least 1.
     pub length: u64,
+    /// Cycles of each instruction from now on, without stalls, in 1/65536; at least 1.
+    pub cpi_65536: u32,
 }
 
 /// A line that a prefetcher brought in.

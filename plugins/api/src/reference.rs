@@ -136,6 +136,16 @@ impl Outcome {
         }
     }
 
+    /// Returns the answer with another stall.
+    #[inline(always)]
+    pub fn with_stall(self, stall: u32) -> Self {
+        let others = self.costs_and_grants.get() & !u64::from(u32::MAX);
+        Self {
+            costs_and_grants: Self::ANSWERED | others | u64::from(stall),
+            ..self
+        }
+    }
+
     /// Returns the answer of a direct miss with this [`Outcome::has_updates`].
     #[inline(always)]
     pub fn with_updates(self, kept: bool) -> Self {

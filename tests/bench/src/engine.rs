@@ -8,7 +8,7 @@ use nodescope_fabric::LinkConfig;
 use nodescope_hypercall::Request;
 use nodescope_machine::node::{Measurement, Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
-use nodescope_plugin_api::VcpuPlace;
+use nodescope_plugin_api::{CoreModel, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
@@ -111,6 +111,7 @@ pub enum From {
 struct Warm<'a> {
     from: From,
     make: &'a dyn Fn() -> Result<Box<CacheModel>, String>,
+    core: Option<&'a dyn Fn() -> Box<dyn CoreModel>>,
     measured: BTreeMap<String, Measurement>,
 }
 
@@ -124,6 +125,9 @@ impl Parts for Warm<'_> {
 
     fn mark(&mut self, node: &mut Node) -> Result<(), String> {
         if !node.attached() {
+            if let Some(core) = self.core {
+                node.model_core(core());
+            }
             node.attach((self.make)()?, Some(SAMPLES));
         }
         Ok(())
@@ -212,16 +216,18 @@ pub fn run_watched(
     boot(guest, engine, attached.sockets(), &mut parts, watch)
 }
 
-/// Runs a guest of one socket in the translator, with a model that is attached early, so that caches are warm when a part begins. Returns
-/// the measurements of each wanted part, attributed to code.
+/// Runs a guest of one socket in the translator, with models that are attached early, so that caches are warm when a part begins. `core`
+/// makes the model of the core. Returns the measurements of each wanted part, attributed to code.
 pub fn measure(
     guest: &Guest,
     from: From,
     model: &dyn Fn() -> Result<Box<CacheModel>, String>,
+    core: Option<&dyn Fn() -> Box<dyn CoreModel>>,
 ) -> Result<BTreeMap<String, Measurement>, Failure> {
     let mut parts = Warm {
         from,
         make: model,
+        core,
         measured: BTreeMap::new(),
     };
     boot(guest, Engine::Translator, 1, &mut parts, &mut |_, _| {})?;

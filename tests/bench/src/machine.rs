@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use nodescope_plugin_api::VcpuPlace;
-use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
+use nodescope_plugin_cache::{
+    CacheConfig, CacheModel, FlatMemory, Inclusion, LevelConfig, NonTemporalStores, Prefetch,
+};
+use nodescope_plugin_pipeline::{Core, PipelineModel};
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -13,6 +16,11 @@ use crate::time::median;
 
 /// Folder in which Linux describes the caches of the first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
+/// Prefetchers of the first and the second level that the model has for this machine, whatever its processor.
+const PREFETCHERS: [&[&str]; 2] = [
+    &["stride:entries=64,distance=4,degree=2", "next-line"],
+    &["stream:streams=32,distance=20,degree=2,train=2", "up-down"],
+];
 /// A level is measured with a ring of `OVER` times the size of the next inner level, so that the inner level serves few loads. The ring has
 /// at most three quarters of the level's own size. The first level is measured with a ring of half its size.
 const OVER: u64 = 3;
@@ -148,6 +156,37 @@ impl Machine {
         CacheModel::new(&config, &VcpuPlace::grid(1, 1, 1), Box::new(memory))
             .map(Box::new)
             .map_err(|e| e.to_string())
+    }
+
+    /// Makes the cache model of one core with prefetchers, as the pipeline model needs it, and the pipeline model's latencies.
+    pub fn prefetching_model(&self) -> Result<Box<CacheModel>, String> {
+        let (config, memory) = self.prefetching_config()?;
+        CacheModel::new(&config, &VcpuPlace::grid(1, 1, 1), Box::new(memory))
+            .map(Box::new)
+            .map_err(|e| e.to_string())
+    }
+
+    /// Makes a pipeline model of a core with this machine's latencies.
+    pub fn pipeline_model(&self, core: &Core) -> Result<PipelineModel, String> {
+        let (config, memory) = self.prefetching_config()?;
+        let beyond = config.beyond_first_level(memory.latency, memory.latency);
+        Ok(PipelineModel::new(core, beyond))
+    }
+
+    fn prefetching_config(&self) -> Result<(CacheConfig, FlatMemory), String> {
+        let (mut config, memory) = self.config();
+        let prefetchers = |names: &[&str]| -> Result<Vec<Prefetch>, String> {
+            let parsed = names.iter().map(|name| name.parse::<Prefetch>());
+            parsed.map(|p| p.map_err(|e| e.to_string())).collect()
+        };
+        for (level, names) in config.levels.iter_mut().zip(PREFETCHERS) {
+            level.prefetch = prefetchers(names)?;
+        }
+        config.non_temporal_stores = NonTemporalStores::Bypass;
+        if let Some(last) = config.levels.last_mut().filter(|_| self.name.contains("AMD")) {
+            last.inclusion = Inclusion::Exclusive;
+        }
+        Ok((config, memory))
     }
 
     fn config(&self) -> (CacheConfig, FlatMemory) {

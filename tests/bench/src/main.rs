@@ -24,6 +24,7 @@ mod stepped;
 mod tcg;
 mod threads;
 mod time;
+mod timed;
 mod workload;
 
 use std::path::{Path, PathBuf};

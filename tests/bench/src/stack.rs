@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use nodescope_machine::node::Measurement;
-use nodescope_plugin_api::{BlockCounts, STALL_TERMS, StallTerm};
+use nodescope_plugin_api::{BlockCounts, CoreModel, STALL_TERMS, StallTerm};
 use nodescope_plugin_core::{
     Block, Core, CoreError, Options as ModelOptions, Parallelism, Tool, model,
 };
+use nodescope_plugin_pipeline as pipeline;
 use serde_json::{Map, Value, json};
 
 use crate::comparison::number;
@@ -17,7 +18,8 @@ use crate::guest::Marks;
 use crate::machine::Machine;
 use crate::time::{median, quartiles};
 use crate::workload::{Length, Workload};
-use crate::{Failure, engine, host, micro};
+use crate::timed::Timed;
+use crate::{Failure, engine, host, micro, timed};
 
 /// Options of this measurement.
 #[derive(Args, Clone, Debug)]
@@ -40,6 +42,9 @@ pub struct Options {
     /// Cores to model, by LLVM's names; the one that LLVM takes this processor for by default.
     #[arg(long, value_delimiter = ',')]
     core: Vec<String>,
+    /// Core of the pipeline model, by the name of its description; by default the one of this processor, if there is one.
+    #[arg(long)]
+    pipeline: Option<String>,
     /// Misses that wait at a time, for the second prediction.
     // The geometric mean of 1 (a chase) and 16, the fill buffers of the first level since Sunny Cove (Intel, Optimization Reference Manual).
     #[arg(long, default_value_t = 4.0)]
@@ -213,6 +218,13 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
         .map(|name| Core::of(&tool, name))
         .collect::<Result<_, CoreError>>()
         .map_err(|e| host(&e))?;
+    let pipeline = options
+        .pipeline
+        .as_deref()
+        .or_else(|| pipeline_of(&names[0]))
+        .map(pipeline::Core::preset)
+        .transpose()
+        .map_err(|e| host(&e))?;
     let folders = [(); 3].map(|()| tempfile::tempdir());
     let [first, second, third] = folders.map(|f| f.map_err(Failure::Files));
     let folders = [first?, second?, third?];
@@ -243,6 +255,13 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
             by_core.insert(core.name().into(), values(&rows));
         }
         line.insert(key.into(), by_core.into());
+        if let Some(core) = &pipeline {
+            let programs = programs.iter().filter(|p| p.micro == micro);
+            let timed = timed(programs, &image, &machine, core)?;
+            let rows = timed_rows(&counted, &timed, &cores[0], parallelism, &native)?;
+            say(&timed::table(core, &rows));
+            line.insert(format!("pipeline_{key}"), timed::values(&rows));
+        }
     }
     say(nodescope_plugin_core::PUBLISHED_ERROR);
     Ok(line.into())
@@ -286,7 +305,7 @@ fn counted<'a>(
     for program in programs {
         let workload = &program.workload;
         let guest = workload.guest(image, program.launcher, Marks::Hypercall)?;
-        let mut measured = engine::measure(&guest, program.from, &|| machine.model())?;
+        let mut measured = engine::measure(&guest, program.from, &|| machine.model(), None)?;
         for row in &workload.rows {
             let part = measured.remove(&row.name).and_then(|m| Counted::of(&m));
             let none = || Failure::Guest(format!("not all blocks of {} were counted", row.name));
@@ -294,6 +313,70 @@ fn counted<'a>(
         }
     }
     Ok(counted)
+}
+
+/// Returns the built-in core of the pipeline model for a core of LLVM; `None` if there is none.
+fn pipeline_of(core: &str) -> Option<&'static str> {
+    let known = [
+        ("znver4", "zen4"),
+        ("znver2", "zen2"),
+        ("znver5", "zen5"),
+        ("sandybridge", "sandy-bridge"),
+        ("skylake-avx512", "skylake-server"),
+        ("cascadelake", "skylake-server"),
+        ("icelake-server", "ice-lake-server"),
+        ("sapphirerapids", "sapphire-rapids"),
+        ("emeraldrapids", "sapphire-rapids"),
+        ("graniterapids", "granite-rapids"),
+        ("westmere", "westmere"),
+    ];
+    let found = known.iter().find(|(name, _)| *name == core);
+    found.map(|(_, preset)| *preset)
+}
+
+/// Returns the CPI of each part of some programs by the pipeline model, by name, from a guest for each program.
+fn timed<'a>(
+    programs: impl Iterator<Item = &'a Program>,
+    image: &Path,
+    machine: &Machine,
+    core: &pipeline::Core,
+) -> Result<BTreeMap<String, Timed>, Failure> {
+    let mut timed = BTreeMap::new();
+    // An error is found before anything runs.
+    let model = || machine.pipeline_model(core);
+    model().map_err(Failure::Host)?;
+    let make = || -> Box<dyn CoreModel> { Box::new(model().expect("made above as well")) };
+    for program in programs {
+        let workload = &program.workload;
+        let guest = workload.guest(image, program.launcher, Marks::Hypercall)?;
+        let caches = || machine.prefetching_model();
+        let mut measured = engine::measure(&guest, program.from, &caches, Some(&make))?;
+        for row in &workload.rows {
+            let part = measured.remove(&row.name).and_then(|m| Timed::of(&m));
+            let none = || Failure::Guest(format!("nothing of {} was counted", row.name));
+            timed.insert(row.name.clone(), part.ok_or_else(none)?);
+        }
+    }
+    Ok(timed)
+}
+
+fn timed_rows<'a>(
+    counted: &'a [(String, Counted)],
+    timed: &BTreeMap<String, Timed>,
+    core: &Core,
+    parallelism: Parallelism,
+    native: &BTreeMap<String, Vec<f64>>,
+) -> Result<Vec<timed::Row<'a>>, Failure> {
+    let rows = lines(counted, core, parallelism, native)?;
+    let row = |line: Line<'a>| {
+        Some(timed::Row {
+            name: line.name,
+            timed: *timed.get(line.name)?,
+            added: line.stack.added,
+            measured: line.measured,
+        })
+    };
+    Ok(rows.into_iter().filter_map(row).collect())
 }
 
 /// Returns the rows of the table of a core.
@@ -561,6 +644,7 @@ mod tests {
                 ],
                 lost_blocks: 0,
                 lost_contexts: 0,
+                numbers: Vec::new(),
             }),
             ..Default::default()
         }

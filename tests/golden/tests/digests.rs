@@ -45,6 +45,7 @@ fn config(files: &Path) -> ClusterConfig {
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
+            core: None,
         },
     };
     ClusterConfig {

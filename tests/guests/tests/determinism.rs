@@ -86,6 +86,7 @@ fn the_same_study_gives_the_same_bytes() {
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
+            core: None,
         },
     }];
     let results: Vec<_> = [1, 1, 2]
@@ -188,6 +189,7 @@ nodescope-guest put random random
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
+            core: None,
         },
     };
     config.windows = vec![

@@ -108,6 +108,7 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
             models: ModelSpec {
                 caches: Some(CacheConfig::xeon_e5_2690()),
                 memory: None,
+                core: None,
             },
         })
         .into();

@@ -74,6 +74,7 @@ fn window(name: &str, call: u64) -> WindowSpec {
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
+            core: None,
         },
     }
 }

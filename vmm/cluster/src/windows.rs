@@ -6,7 +6,7 @@ use nodescope_plugin_api::VcpuPlace;
 use nodescope_trace::{Body, Event};
 use nodescope_window::{
     CoreRecord, HomeRange, NodeRecord, StateFault, WindowAction, WindowDriver, WindowRecord, WindowSpec,
-    WindowsFile, build_model,
+    WindowsFile, build_core_model, build_model,
 };
 
 use nodescope_profile::{ProfilesFile, WindowProfile};
@@ -267,7 +267,13 @@ impl<'a> Windows<'a> {
             });
             let model = build_model(&spec.models, &places, &ranges)?;
             let samples = spec.attribution.then_some(samples);
-            executor.with_node(n, |n| n.attach(model, samples));
+            let core = build_core_model(&spec.models)?.filter(|_| spec.attribution);
+            executor.with_node(n, |n| {
+                if let Some(core) = core {
+                    n.model_core(core);
+                }
+                n.attach(model, samples);
+            });
         }
         Ok(())
     }

@@ -368,6 +368,32 @@ fn allowed(candidate: &str) -> usize {
     1 + candidate.len() / 5
 }
 
+/// Returns a value without its positions. A number that does not fit becomes its text, which no reader takes for a number.
+fn plain(value: &DeValue<'_>) -> toml::Value {
+    use toml::Value;
+    match value {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Integer(number) => {
+            let parsed = i64::from_str_radix(number.as_str(), number.radix());
+            parsed.map_or_else(|_| Value::String(number.to_string()), Value::Integer)
+        }
+        DeValue::Float(number) => {
+            let parsed = number.as_str().parse();
+            parsed.map_or_else(|_| Value::String(number.to_string()), Value::Float)
+        }
+        DeValue::Boolean(value) => Value::Boolean(*value),
+        DeValue::Datetime(time) => Value::Datetime(*time),
+        DeValue::Array(list) => {
+            Value::Array(list.iter().map(|value| plain(value.get_ref())).collect())
+        }
+        DeValue::Table(table) => {
+            let entries = table.iter();
+            let entries = entries.map(|(name, value)| (name.get_ref(), plain(value.get_ref())));
+            Value::Table(entries.map(|(name, value)| (name.to_string(), value)).collect())
+        }
+    }
+}
+
 /// A value of the document.
 pub struct Item<'a> {
     source: &'a Source<'a>,
@@ -401,6 +427,11 @@ impl<'a> Item<'a> {
     /// Adds a problem at the position of this value.
     pub fn add_problem(&self, message: impl Into<String>) {
         self.source.problem(&self.span, &self.path, message);
+    }
+
+    /// Returns the value as TOML, for a reader of its own.
+    pub fn toml(&self) -> toml::Value {
+        plain(self.value)
     }
 
     /// Returns whether the value is a table.

@@ -127,8 +127,10 @@ pub struct Cpu {
     pub model_stall: u64,
     /// Instructions retired before the current block since the last synchronisation.
     pub retired: u64,
-    /// Cycles per instruction.
+    /// Cycles per instruction: `nominal_cpi`, or those that a model of the core has set ([`crate::recorder`]).
     pub cpi: crate::cpi::Cpi,
+    /// Cycles per instruction without a model of the core.
+    pub nominal_cpi: crate::cpi::Cpi,
     /// Recording of executed instructions, in windows.
     pub recorder: crate::recorder::Recorder,
     /// Time slice and budget of the running vCPU.

@@ -11,6 +11,7 @@ use nodescope_plugin_api::{
 };
 
 use crate::block::Block;
+use crate::cpi::Cpi;
 use crate::cpu::Cpu;
 use crate::lookup::Entry;
 use crate::mmu::Intent;
@@ -25,9 +26,9 @@ const RSP: usize = 4;
 pub struct Recorder {
     /// True while instructions are recorded.
     pub active: bool,
-    /// True once the platform has been asked when to record.
-    planned: bool,
-    /// Number of retired instructions at which the next recording begins, or the running one ends.
+    /// True if plans of recordings set the vCPU's cycles per instruction.
+    pub sets_cpi: bool,
+    /// Number of retired instructions at which the next recording begins, or the running one ends. 0: the platform has not said yet.
     due: u64,
     /// Length of the next recording in instructions.
     length: u64,
@@ -41,8 +42,8 @@ impl Default for Recorder {
     fn default() -> Self {
         Self {
             active: false,
-            planned: false,
-            due: u64::MAX,
+            sets_cpi: false,
+            due: 0,
             length: 0,
             recording: Recording::default(),
             blocks: HashMap::new(),
@@ -71,16 +72,19 @@ impl Recorder {
 }
 
 impl Cpu {
-    /// Returns for how many instructions blocks may begin before a recording begins or ends. First begins or ends the recording that is
-    /// due. Called at the beginning of a block, with a model attached.
-    pub fn until_recording_changes(&mut self) -> i64 {
-        let now = self.instructions();
-        if !self.recorder.planned {
-            self.recorder.planned = true;
-            self.plan_recording(now);
-        }
+    /// Returns for how many instructions blocks may begin before a recording begins or ends. At 0 or less, [`Cpu::change_recording`] is due.
+    #[inline(always)]
+    pub fn until_recording_changes(&self) -> i64 {
+        let due = self.recorder.due.min(i64::MAX as u64) as i64;
+        due.saturating_sub(self.instructions() as i64).min(1 << 40)
+    }
+
+    /// Begins or ends the recording that is due. Called at the beginning of a block, with a model attached, when the clock was just
+    /// synchronised.
+    pub fn change_recording(&mut self) {
+        let now = self.time.instructions;
         while now >= self.recorder.due {
-            if self.recorder.active {
+            if self.recorder.active || self.recorder.length == 0 {
                 self.recorder.active = false;
                 self.plan_recording(now);
             } else {
@@ -88,10 +92,9 @@ impl Cpu {
                 self.recorder.due = now + self.recorder.length;
             }
         }
-        (self.recorder.due - now).min(1 << 40) as i64
     }
 
-    /// Hands the recording to the platform, and learns when the next one begins.
+    /// Hands the recording to the platform, and learns when the next one begins and how fast instructions are from now on.
     fn plan_recording(&mut self, now: u64) {
         let mut recording = std::mem::take(&mut self.recorder.recording);
         let id = self.id;
@@ -102,10 +105,14 @@ impl Cpu {
         let recorder = &mut self.recorder;
         recorder.recording = recording;
         recorder.blocks.clear();
-        (recorder.due, recorder.length) = match plan.flatten() {
-            Some(plan) => (now + plan.after, plan.length.max(1)),
-            None => (u64::MAX, 0),
-        };
+        recorder.length = 0;
+        recorder.due = u64::MAX;
+        if let Some(plan) = plan.flatten() {
+            recorder.due = now + plan.after;
+            recorder.length = plan.length.max(1);
+            recorder.sets_cpi = true;
+            self.cpi = Cpi::new(plan.cpi_65536.max(1));
+        }
     }
 
     /// Notes the answer to a reference, and the lines that prefetchers brought because of it.

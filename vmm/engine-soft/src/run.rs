@@ -125,6 +125,9 @@ impl Cpu {
                 MpState::WaitForSipi => return Ok(Exit::Halted),
                 MpState::Shutdown => return Ok(Exit::Shutdown),
             }
+            if self.attached {
+                self.change_recording();
+            }
             let (id, now) = (self.id, self.time.cycles);
             let shadow = std::mem::take(&mut self.events.shadow);
             let nmi = self.events.nmi_pending && !self.events.nmi_blocked;
@@ -257,6 +260,9 @@ impl Cpu {
                 true => self.until_recording_changes(),
                 false => i64::MAX,
             };
+            if unchanged <= 0 {
+                return End::Look;
+            }
             left = left.min(unchanged);
             let (retired, stall) = (self.retired, self.stall);
             let done = loop {
@@ -463,6 +469,10 @@ impl Cpu {
         instructions: u64,
     ) -> Result<crate::vcpu::StepOutcome, EngineError> {
         self.notice_code_changes();
+        if self.attached {
+            self.synchronise_clock();
+            self.change_recording();
+        }
         self.time_slice = TimeSlice::default();
         let end = self.run_blocks(1 << 40, instructions, false);
         self.synchronise_clock();

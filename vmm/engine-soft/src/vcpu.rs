@@ -116,6 +116,7 @@ impl SoftVcpu {
             model_stall: 0,
             retired: 0,
             cpi: crate::cpi::Cpi::new(config.cpi),
+            nominal_cpi: crate::cpi::Cpi::new(config.cpi),
             recorder: Default::default(),
             time_slice: Default::default(),
             touched_platform: false,
@@ -274,6 +275,8 @@ impl Vcpu for SoftVcpu {
         self.cpu.attached = geometry.is_some();
         self.cpu.context_known = false;
         self.cpu.recorder.reset();
+        // The clock was synchronised when the vCPU returned.
+        self.cpu.cpi = self.cpu.nominal_cpi;
         self.cpu.data_tlb.configure(geometry);
         self.cpu.instruction_l0.configure(geometry);
         self.cpu.counters = [Counters::default(); 2];

@@ -19,6 +19,7 @@ mod events;
 pub mod file_server;
 pub mod files;
 mod handoff;
+mod modelled_core;
 pub mod motherboard;
 pub mod node;
 mod notes;

@@ -13,7 +13,7 @@ use nodescope_engine::{
 };
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request, TRANSPORT_DIRECT};
 use nodescope_plugin_api::{
-    AcceptedDirectMisses, Charges, Context, CoreModel, Counters, Hits, L0Update, LineMoves, MemRef,
+    AcceptedDirectMisses, Charges, Context, Counters, Hits, L0Update, LineMoves, MemRef,
     MemoryModel, Outcome, Permission, Prefetched, Privilege, Recording, RecordingPlan,
 };
 
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
 use crate::files::{FileLimits, FileQuota, FileRefusal};
+use crate::modelled_core::ModelledCore;
 use crate::node::{SHARING_SLICE_CYCLES, TIME_SLICE_CYCLES};
 use crate::notes::Notes;
 
@@ -80,7 +81,8 @@ pub struct Motherboard {
     pub(crate) chipset: Chipset,
     network: Option<usize>,
     pub(crate) model: Option<Box<dyn MemoryModel>>,
-    pub(crate) core_model: Option<Box<dyn CoreModel>>,
+    /// Model of the core, with what it needs to answer direct misses.
+    pub(crate) core: Option<Box<ModelledCore>>,
     /// Changes of each vCPU's L0 filter cache that accesses of other vCPUs have caused; applied before the vCPU runs again.
     pub(crate) updates: Vec<Vec<L0Update>>,
     pub(crate) contexts: HashMap<Activity, Context>,
@@ -170,7 +172,7 @@ impl Motherboard {
             chipset,
             network,
             model: None,
-            core_model: None,
+            core: None,
             updates: vec![Vec::new(); vcpus],
             contexts: HashMap::new(),
             recent: vec![None; vcpus],
@@ -503,13 +505,21 @@ impl Platform for Motherboard {
         let Some(model) = self.model.as_mut() else {
             return Outcome::new(0, Permission::None, None);
         };
-        let outcome = model.reference(hits, reference, updates);
+        let mut outcome = model.reference(hits, reference, updates);
+        if let Some(core) = &mut self.core {
+            outcome = core.answer(outcome, reference, &model.take_charges());
+        }
         self.keep_updates_of_others(reference.vcpu, updates);
         outcome
     }
 
     fn direct_misses(&mut self) -> Option<AcceptedDirectMisses> {
         let misses = self.model.as_mut()?.direct_misses()?;
+        let misses = match &mut self.core {
+            // SAFETY: as below. The core is in a box, and is replaced with the model.
+            Some(core) => unsafe { core.direct_misses(misses) },
+            None => misses,
+        };
         // SAFETY: only the node attaches and detaches models (`Node::attach`, `Node::detach`), and then its vCPUs, before any of them runs
         // again. Nothing else reaches the motherboard's model, which vCPUs use one at a time.
         Some(unsafe { misses.accept() })
@@ -523,14 +533,16 @@ impl Platform for Motherboard {
     }
 
     fn take_charges(&mut self) -> Charges {
-        self.model
-            .as_mut()
-            .map(|model| model.take_charges())
-            .unwrap_or_default()
+        let charges = self.model.as_mut().map(|model| model.take_charges());
+        let mut charges = charges.unwrap_or_default();
+        if let Some(core) = &mut self.core {
+            charges.add(&core.take_charges());
+        }
+        charges
     }
 
     fn recorded(&mut self, vcpu: u16, recording: &Recording) -> Option<RecordingPlan> {
-        self.core_model.as_mut()?.recorded(vcpu, recording)
+        self.core.as_mut()?.model.recorded(vcpu, recording)
     }
 
     fn take_prefetched(&mut self, prefetched: &mut Vec<Prefetched>) {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 
@@ -27,6 +28,7 @@ use crate::acpi::{PlatformDescription, PlatformRegister};
 use crate::actions;
 use crate::clock::NodeClock;
 use crate::files::{FileLimits, FileQuota};
+use crate::modelled_core::ModelledCore;
 use crate::motherboard::{Activity, Motherboard, MotherboardHolder, NodeEvent, Pace, TimeSlice};
 use crate::parallel::Parallel;
 use crate::samples::{Sampler, StackSample, sample};
@@ -107,11 +109,14 @@ pub enum AssemblyError {
     },
 }
 
+/// Counters of one vCPU in one context at one privilege.
+type MeasuredCounters = (u16, Context, Privilege, Counters);
+
 /// Results of a measurement window on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measurement {
     /// Counters of the engine by vCPU number, context and privilege.
-    pub counters: Vec<(u16, Context, Privilege, Counters)>,
+    pub counters: Vec<MeasuredCounters>,
     /// Statistics of the memory model.
     pub statistics: Vec<Statistic>,
     /// Meaning of each [`Context`], indexed by the context's number.
@@ -665,7 +670,7 @@ impl Node {
 
     /// Gives the next window a model of the core. Its costs are filled into the window's counts by basic block.
     pub fn model_core(&mut self, model: Box<dyn CoreModel>) {
-        self.motherboard.core_model = Some(model);
+        self.motherboard.core = Some(Box::new(ModelledCore::new(model)));
     }
 
     /// Ends the warm-up: clears all counts, and keeps the model's cache state.
@@ -676,8 +681,8 @@ impl Node {
         if let Some(model) = self.motherboard.model.as_mut() {
             model.reset_statistics();
         }
-        if let Some(model) = self.motherboard.core_model.as_mut() {
-            model.reset_statistics();
+        if let Some(core) = self.motherboard.core.as_mut() {
+            core.model.reset_statistics();
         }
         self.motherboard.accounts.clear();
         if let Some(sampler) = &mut self.sampler {
@@ -702,7 +707,7 @@ impl Node {
             .zip(self.vcpus.iter().map(|v| v.cycles()))
             .collect();
         let accounts = std::mem::take(&mut self.motherboard.accounts);
-        let counters: Vec<_> = accounts
+        let mut counters: Vec<_> = accounts
             .into_iter()
             .map(|((v, c, p), n)| (v, c, p, n))
             .collect();
@@ -716,11 +721,15 @@ impl Node {
             .take()
             .map(|m| m.statistics(&counters))
             .unwrap_or_default();
+        if self.motherboard.core.is_some() {
+            // The clock has counted the exposed part of stalls. The published formula has all of them.
+            restore_stalls(&mut counters, &statistics);
+        }
         self.motherboard.slice_cycles = TIME_SLICE_CYCLES;
         self.motherboard.moves_seen = 0;
         // The vCPUs of a node share one block profile, so the first vCPU returns all of it.
         let mut blocks = self.vcpus[0].take_block_profile();
-        let core = (self.motherboard.core_model.take()).map(|model| model.costs());
+        let core = (self.motherboard.core.take()).map(|core| core.model.costs());
         if let (Some(blocks), Some(costs)) = (&mut blocks, &core) {
             blocks.apply(costs);
         }
@@ -748,6 +757,20 @@ impl Node {
     /// Returns whether a model is attached.
     pub fn attached(&self) -> bool {
         self.motherboard.model.is_some()
+    }
+}
+
+/// Sets the stall cycles of counters to those of the memory model's events.
+fn restore_stalls(counters: &mut [MeasuredCounters], statistics: &[Statistic]) {
+    let mut stalls: BTreeMap<(u16, Context, Privilege), u64> = BTreeMap::new();
+    for row in statistics {
+        *stalls
+            .entry((row.vcpu, row.context, row.privilege))
+            .or_default() += row.cycles;
+    }
+    for (vcpu, context, privilege, counters) in counters {
+        let key = (*vcpu, *context, *privilege);
+        counters.stall_cycles = stalls.get(&key).copied().unwrap_or(0);
     }
 }
 

@@ -8,6 +8,7 @@ use nodescope_config::problem::Problems;
 
 use crate::plan::Study;
 use crate::sections;
+use crate::sections::{EXCLUDES, NodeModel};
 
 impl Study {
     /// Reads and checks the study in file `path`.
@@ -43,5 +44,17 @@ pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
 }
 
 fn read(file: &Path, text: &str) -> Document<Study> {
-    document::read(file, text, "a study", |root| sections::study(file, root))
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let model = named_model(text).map(|name| NodeModel::find(folder, &name));
+    let base = model.as_ref().and_then(NodeModel::base);
+    let base = base.map(|base| (base, EXCLUDES));
+    document::read_based(file, text, base, "a study", |root| {
+        sections::study(file, root)
+    })
+}
+
+/// Returns the value of `node.model`; `None` if the study has none, or cannot be read.
+fn named_model(text: &str) -> Option<String> {
+    let study: toml::Table = text.parse().ok()?;
+    Some(study.get("node")?.get("model")?.as_str()?.to_owned())
 }

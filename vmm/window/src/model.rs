@@ -1,11 +1,12 @@
 //! Construction of the models that a window attaches to a node.
 
 use nodescope_plugin_api::{
-    Context, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel, MemoryTimingModel, Outcome,
+    Context, CoreModel, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel, MemoryTimingModel, Outcome,
     Permission, Privilege, Statistic, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
-use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncached};
+use nodescope_plugin_numa::{HomeRange, Latencies, Numa, NumaConfig, NumaConfigError, Uncached};
+use nodescope_plugin_pipeline::{Core, PipelineModel};
 
 use crate::spec::{MemorySpec, ModelSpec};
 
@@ -18,6 +19,9 @@ pub enum ModelError {
     /// The configuration of the memory is invalid.
     #[error("memory.{0}")]
     Memory(#[from] NumaConfigError),
+    /// The description of the core is invalid.
+    #[error("core.{0}")]
+    Core(String),
 }
 
 /// Line size of a window without caches, bytes.
@@ -91,6 +95,28 @@ pub fn build_model(
             Ok(Box::new(Uncached::new(Numa::new(&config)?, &places, LINE)?))
         }
     }
+}
+
+/// Returns the model of the core for one node; `None` if the window has none, or has no caches.
+pub fn build_core_model(spec: &ModelSpec) -> Result<Option<Box<dyn CoreModel>>, ModelError> {
+    let (Some(core), Some(caches)) = (&spec.core, &spec.caches) else {
+        return Ok(None);
+    };
+    let core = Core::from_toml(&core.description).map_err(|e| ModelError::Core(e.to_string()))?;
+    let (local, remote) = match &spec.memory {
+        None => (FlatMemory::default().latency, FlatMemory::default().latency),
+        Some(MemorySpec::Flat { latency }) => (*latency, *latency),
+        Some(MemorySpec::Numa { latency, .. }) => match latency {
+            Latencies::Uniform { local, remote } => (*local, *remote),
+            Latencies::Matrix(rows) => {
+                let local = rows.first().and_then(|row| row.first()).copied();
+                let remote = rows.iter().flatten().max().copied();
+                (local.unwrap_or(0), remote.unwrap_or(0))
+            }
+        },
+    };
+    let beyond = caches.beyond_first_level(local, remote);
+    Ok(Some(Box::new(PipelineModel::new(&core, beyond))))
 }
 
 /// Empty model: the engine counts references, none of them causes a stall, and the engine's L0 filter cache may answer all of them.

@@ -115,6 +115,24 @@ pub struct ModelSpec {
     pub caches: Option<CacheConfig>,
     /// Model of main memory. With caches, `None` means [`MemorySpec::flat`]; without caches, `None` means that references are not timed.
     pub memory: Option<MemorySpec>,
+    /// Model of the core, which needs caches and attribution; `None` for a window without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreSpec>,
+}
+
+impl ModelSpec {
+    /// Returns whether the window has a model of the core, and the caches that it needs.
+    pub fn can_model_core(&self) -> bool {
+        self.core.is_some() && self.caches.is_some()
+    }
+}
+
+/// Model of an out-of-order core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoreSpec {
+    /// Description of the core as TOML ([`nodescope_plugin_pipeline::Core::from_toml`]).
+    pub description: String,
 }
 
 /// Model of main memory. The home socket of an address follows from the node's memory layout.

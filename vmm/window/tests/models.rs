@@ -44,6 +44,7 @@ fn costs(caches: bool, memory: Option<MemorySpec>) -> [u32; 3] {
     let spec = ModelSpec {
         caches: caches.then(CacheConfig::xeon_e5_2690),
         memory,
+        core: None,
     };
     let mut model = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES).unwrap();
     [0x1000, 0x1000, 0x10_1000].map(|physical| read(&mut *model, 0, physical))
@@ -65,6 +66,7 @@ fn flat_memory_without_caches_is_local_to_all() {
     let spec = ModelSpec {
         caches: None,
         memory: Some(MemorySpec::flat()),
+        core: None,
     };
     let mut model = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES).unwrap();
     for vcpu in [0, 1] {
@@ -107,6 +109,7 @@ fn faults_name_the_field() {
     let spec = ModelSpec {
         caches: Some(caches),
         memory: None,
+        core: None,
     };
     let fault = build_model(&spec, &VcpuPlace::grid(1, 1, 1), &RANGES)
         .map(|_| ())
@@ -126,6 +129,7 @@ fn faults_name_the_field() {
             },
             bandwidth: None,
         }),
+        core: None,
     };
     let fault = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES)
         .map(|_| ())

@@ -64,6 +64,7 @@ fn file() -> WindowsFile {
             models: ModelSpec {
                 caches: Some(CacheConfig::xeon_e5_2690()),
                 memory: Some(MemorySpec::numa()),
+                core: None,
             },
         },
         triggered_ps: 1,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use nodescope_plugin_api::VcpuPlace;
+use nodescope_plugin_api::{SOURCES, Source, VcpuPlace};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
@@ -506,6 +506,27 @@ impl LevelConfig {
 }
 
 impl CacheConfig {
+    /// Returns the cycles of a read beyond a hit of the first level, by the source that answers, if memory takes `local` and `remote` cycles.
+    /// Transfers between caches have the cycles of clean lines of another core.
+    pub fn beyond_first_level(&self, local: u32, remote: u32) -> [u32; SOURCES] {
+        let missed = |levels: usize| -> u32 {
+            let passed = self.levels.iter().take(levels);
+            passed.map(|level| level.latency.read_miss).sum()
+        };
+        let hit = |level: usize| {
+            let found = self.levels.get(level).map(|level| level.latency.read_hit);
+            missed(level) + found.unwrap_or(0)
+        };
+        let all = missed(self.levels.len());
+        let mut beyond = [0; SOURCES];
+        beyond[Source::Level2 as usize] = hit(1);
+        beyond[Source::Level3 as usize] = hit(2);
+        beyond[Source::OtherCache as usize] = hit(2) + self.coherence.from.other_core;
+        beyond[Source::LocalMemory as usize] = all + local;
+        beyond[Source::RemoteMemory as usize] = all + remote;
+        beyond
+    }
+
     /// Makes three levels with the latencies of the reference clusters in cycles: L1 misses 3, L2 read and fetch misses 12, L2 write
     /// misses 10, L3 misses 35; everything else 0.
     fn reference(

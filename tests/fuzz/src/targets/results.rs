@@ -172,6 +172,7 @@ fn seed_windows() -> WindowsFile {
                 },
                 bandwidth: None,
             }),
+            core: None,
         },
     };
     let nodes = (0..2).map(node).collect();

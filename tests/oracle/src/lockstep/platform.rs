@@ -522,6 +522,7 @@ impl Platform for Machine {
         r.chance(900).then(|| RecordingPlan {
             after: r.below(300),
             length: 1 + r.below(200),
+            cpi_65536: r.pick(&[1 << 16, 20_000, 99_991, 12_000, 1 << 18]),
         })
     }
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters) {

@@ -169,6 +169,7 @@ pub fn spec(name: &str) -> WindowSpec {
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
+            core: None,
         },
     }
 }

@@ -210,6 +210,11 @@ fn caches(source: &Source<'_>, study: &Study, levels: &[LevelField], attached: b
     }
 }
 
+/// Returns whether a field comes from `node.model`, whose node may have more than the study's.
+fn is_of_model(source: &Source<'_>, field: &str) -> bool {
+    source.is_set(field) && !source.is_own(field)
+}
+
 /// Adds a problem for each property of a level, besides latencies, that has no effect. `unattached` says that no window models caches.
 fn properties(
     source: &Source<'_>,
@@ -221,6 +226,7 @@ fn properties(
     let cores = study.topology.cores_per_socket;
     if let Sharing::Cores(group) = level.shared_by
         && u32::from(group) > cores
+        && !is_of_model(source, &format!("{field}.shared_by"))
     {
         source.problem_of(
             &format!("{field}.shared_by"),
@@ -252,7 +258,9 @@ fn properties(
 }
 
 fn none(source: &Source<'_>, field: &str, why: &str) {
-    source.problem_of(field, format!("has no effect, since {why}"));
+    if !is_of_model(source, field) {
+        source.problem_of(field, format!("has no effect, since {why}"));
+    }
 }
 
 fn latencies(latency: &LevelLatency) -> [(&'static str, u32); 8] {

@@ -1,6 +1,7 @@
 //! Readers of a study file's sections. Each reader reports wrong values and continues with a default, so that one mistake does not hide the
 //! next. The plan is used only if no problem was reported.
 
+mod core;
 mod counters;
 mod effects;
 mod general;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use nodescope_window::{ModelSpec, Trigger};
 
+pub(crate) use self::core::{EXCLUDES, NodeModel};
 pub(crate) use self::effects::remarks;
 pub(crate) use self::job::guest_path;
 pub(crate) use self::window::named_function;
@@ -63,6 +65,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let network = node::network(network);
     let (cache_model, cache_levels) = models::caches(caches, &topology);
     let memory = models::memory(memory, &mut topology);
+    let core = core::read(folder, root, node, &topology);
     topology.caches = models::descriptions(&cache_model, !cache_levels.is_empty());
     node::check(root, &topology);
     let job = job::read(folder, job, nodes, &topology, shared.as_ref());
@@ -76,6 +79,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         &ModelSpec {
             caches: Some(cache_model.clone()),
             memory: Some(memory.clone()),
+            core: core.clone(),
         },
     );
     let (results, file_limits) = general::results(results, &general.name);

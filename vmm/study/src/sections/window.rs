@@ -66,6 +66,13 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
         let chosen = plugins(&item);
         models.caches = models.caches.filter(|_| chosen.contains(&Plugin::Cache));
         models.memory = models.memory.filter(|_| chosen.contains(&Plugin::Numa));
+        if chosen.contains(&Plugin::Pipeline) && !models.can_model_core() {
+            item.add_problem("\"pipeline\" needs \"cache\", and a core in [core] or node.model");
+        }
+        models.core = models.core.filter(|_| chosen.contains(&Plugin::Pipeline));
+    }
+    if !attribution {
+        models.core = None;
     }
     WindowSpec {
         name: name.unwrap_or_else(|| format!("window{}", index + 1)),
@@ -82,12 +89,17 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
 enum Plugin {
     Cache,
     Numa,
+    Pipeline,
 }
 
 fn plugins(item: &Item<'_>) -> Vec<Plugin> {
     let mut chosen = Vec::new();
     for item in item.list(r#"["cache", "numa"]"#) {
-        let choices = [("cache", Plugin::Cache), ("numa", Plugin::Numa)];
+        let choices = [
+            ("cache", Plugin::Cache),
+            ("numa", Plugin::Numa),
+            ("pipeline", Plugin::Pipeline),
+        ];
         let Some(plugin) = item.choice("a plugin", &choices) else {
             continue;
         };

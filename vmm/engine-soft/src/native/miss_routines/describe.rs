@@ -10,6 +10,7 @@ use super::{
     FIRST_WAY, LINE_SHIFT, LINES, MODIFIED_COUNT, MissRoutine, OLDEST_STAMPS, PAGE, STAMPS, VICTIM,
     WAY, field,
 };
+use crate::cpi::Cpi;
 use crate::cpu::Cpu;
 use crate::native::access::{COUNT, LOCKED, NON_TEMPORAL};
 use crate::native::assembler::{Assembler, LEFT, Label, at, cc, field_of_cpu, indexed_field};
@@ -22,6 +23,8 @@ use crate::softmmu::{DataTlb, NO_LINE, TICK, TlbEntry};
 
 use Register::{AL, EAX, ECX, EDI, EDX, K1, K2, R8D, R11, R11D, RAX, RDI, RDX, YMM16};
 
+/// Offset of [`crate::cpi::Cpi::value`] within the vCPU.
+pub const CPI: usize = offset_of!(Cpu, cpi) + Cpi::VALUE;
 /// Value of [`crate::cpi::Cpi::value`] at which an instruction takes one cycle.
 pub const ONE: u32 = 1 << 16;
 
@@ -221,8 +224,11 @@ impl MissRoutine {
         a.ri(Code::Shr_rm32_imm8, EDI, COUNT as i32);
         a.rr(Code::Sub_r64_rm64, retired, RDI);
         // With one cycle for each instruction, the fraction of a cycle never becomes a cycle.
-        if self.parameters.cpi != ONE {
-            a.constant(RDX, self.parameters.cpi.into());
+        if self.parameters.cpi != Some(ONE) {
+            match self.parameters.cpi {
+                Some(cpi) => a.constant(RDX, cpi.into()),
+                None => a.rm(Code::Mov_r32_rm32, EDX, field_of_cpu(CPI)),
+            }
             a.rr(Code::Imul_r64_rm64, retired, RDX);
             let fraction = time(offset_of!(Time, cycle_fraction));
             a.rm(Code::Mov_r32_rm32, EDX, fraction);

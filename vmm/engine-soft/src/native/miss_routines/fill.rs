@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Counters;
 
-use super::describe::ONE;
+use super::describe::{CPI, ONE};
 use super::{
     DIRECTORY, ENTRIES, ENTRY, LINE_SHIFT, LINES, MODIFIED_COUNT, MODIFIED_LINES, MissRoutine,
     OLDEST_STAMPS, SETS, STALL, STAMPS, WAY, WRITES,
@@ -34,7 +34,7 @@ impl MissRoutine {
     pub fn fill(&self, a: &mut Assembler) {
         self.permit_writes(a);
         self.new_line(a);
-        if self.parameters.cpi == ONE {
+        if self.parameters.cpi == Some(ONE) {
             self.shorten_budget_by_stall(a);
             self.add_stall(a);
         } else {
@@ -147,14 +147,17 @@ impl MissRoutine {
         a.rr(Code::Sub_r64_rm64, cycles, spent);
         a.jcc(cc::LE, over);
         // As `Cpi::instructions`.
-        let divisor = self.parameters.cpi.max(1);
-        if divisor.is_power_of_two() {
+        let divisor = self.parameters.cpi.map(|cpi| cpi.max(1));
+        if let Some(divisor) = divisor.filter(|divisor| divisor.is_power_of_two()) {
             let shift = divisor.trailing_zeros() as i32;
             let rounded = at_offset(cycles, i64::from(divisor) - 1);
             a.rm(Code::Lea_r64_m, bound, rounded);
             a.ri(Code::Shr_rm64_imm8, bound, shift);
         } else {
-            a.constant(cpi, divisor.into());
+            match divisor {
+                Some(divisor) => a.constant(cpi, divisor.into()),
+                None => a.rm(Code::Mov_r32_rm32, Register::R10D, field_of_cpu(CPI)),
+            }
             let dividend = MemoryOperand::new(cycles, cpi, 1, -1, 1, false, Register::None);
             a.rm(Code::Lea_r64_m, cycles, dividend);
             let reciprocal = field_of_cpu(offset_of!(Cpu, cpi) + Cpi::RECIPROCAL);

@@ -1,0 +1,48 @@
+//! Lines that are on their way to the core.
+
+/// A line on its way, or that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// Cycle in which the line is there.
+    pub(crate) ready: u64,
+    /// Level of the cache that gets the line, from 1 on.
+    pub(crate) level: u8,
+}
+
+pub(crate) use Line as OnTheWay;
+
+/// Number of lines that are remembered at a time: a power of two.
+const ENTRIES: usize = 1 << 12;
+
+/// The lines that came last. A line may push another one out of this table, which then counts as there.
+#[derive(Clone, Debug)]
+pub(crate) struct Lines(Vec<(u64, Line)>);
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self(vec![(u64::MAX, Line { ready: 0, level: 0 }); ENTRIES])
+    }
+}
+
+impl Lines {
+    fn slot(line: u64) -> usize {
+        // Fibonacci hashing: Knuth, The Art of Computer Programming, volume 3, section 6.4.
+        ((line >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ENTRIES.trailing_zeros())) as usize
+    }
+
+    /// Returns when a line came or comes, and where to; `None` if that is not known.
+    pub(crate) fn find(&self, line: u64) -> Option<Line> {
+        let (known, at) = self.0[Self::slot(line)];
+        (known == line).then_some(at)
+    }
+
+    /// Returns whether a line is still on its way at `now`.
+    pub(crate) fn is_pending(&self, line: u64, now: u64) -> bool {
+        self.find(line).is_some_and(|at| at.ready > now)
+    }
+
+    /// Remembers a line.
+    pub(crate) fn set(&mut self, line: u64, at: Line) {
+        self.0[Self::slot(line)] = (line, at);
+    }
+}

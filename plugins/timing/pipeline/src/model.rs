@@ -1,0 +1,330 @@
+//! The model as a node drives it: when to record, and what to do with a recording.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use nodescope_plugin_api::{
+    CoreCosts, CoreModel, Recording, RecordingPlan, SOURCES, Source, Step,
+};
+
+use crate::branch::{Predictor, PredictorConfig};
+use crate::decode::decode;
+use crate::description::Core;
+use crate::learning::{Learned, Retired};
+use crate::micro::{Flow, Instruction};
+use crate::parameters::Parameters;
+use crate::timing::{Conditions, Event, Timing};
+use crate::tlb::{DataTlb, TlbAnswer, TlbConfig, Walker};
+
+/// Instructions of a recording that are timed and counted, behind those that fill the pipeline and those that train the predictor and the
+/// TLB.
+const COUNTED: u64 = 3000;
+const FILLING: u64 = 5000;
+const TRAINING: u64 = 50_000;
+/// Instructions between the beginnings of the first recordings; doubled after every [`DOUBLE_AFTER`] recordings up to [`MOST_APART`].
+const FIRST_APART: u64 = 20_000;
+const DOUBLE_AFTER: u64 = 8;
+const MOST_APART: u64 = 4_000_000;
+/// Recordings from which the cycles per instruction of the next ones are taken.
+const RECENT: usize = 4;
+/// Cycles per instruction before the first recording, in 1/65536: half a cycle.
+const FIRST_CPI_65536: u32 = 1 << 15;
+/// Share of a latency that is exposed before anything was learned: one third, about what Intel's means over workloads are on Granite Rapids
+/// (36 % of the second level's, 45 % of the third's, 32 % of memory's; retirement latencies in github.com/intel/perfmon).
+const FIRST_EXPOSED: u32 = 3;
+/// Decoded blocks that are kept. All are forgotten when there are more.
+const MOST_BLOCKS: usize = 1 << 16;
+
+/// A block of code as micro-operations.
+#[derive(Debug)]
+struct DecodedBlock {
+    instructions: Vec<Instruction>,
+    /// Offset of each instruction from the first byte.
+    offsets: Vec<u32>,
+}
+
+impl DecodedBlock {
+    fn new(bytes: &[u8], bits: u8, address: u64, core: &Core) -> Self {
+        let instructions = decode(bytes, bits, address, core);
+        let offsets = instructions.iter().scan(0, |end, instruction| {
+            let start = *end;
+            *end += u32::from(instruction.length);
+            Some(start)
+        });
+        Self {
+            offsets: offsets.collect(),
+            instructions,
+        }
+    }
+}
+
+/// What a core remembers from one recording to the next.
+struct VcpuState {
+    predictor: Predictor,
+    tlb: DataTlb,
+    walker: Walker,
+    apart: u64,
+    recordings: u64,
+    /// Instructions of the last recordings, and the cycles in which they did not wait for answers.
+    recent: VecDeque<(u64, i64)>,
+}
+
+impl VcpuState {
+    fn new(core: &Core) -> Self {
+        let tlb = TlbConfig {
+            first_entries: core.tlb.first_entries,
+            first_ways: core.tlb.first_ways,
+            second_entries: core.tlb.second_entries,
+            second_ways: core.tlb.second_ways,
+            ..TlbConfig::default()
+        };
+        Self {
+            predictor: Predictor::new(&PredictorConfig::default()),
+            tlb: DataTlb::new(&tlb),
+            walker: Walker::new(&tlb),
+            apart: FIRST_APART,
+            recordings: 0,
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Remembers how long instructions took that did not wait for answers.
+    fn note(&mut self, instructions: u64, cycles: i64) {
+        self.recent.push_back((instructions, cycles));
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Returns the cycles of an instruction that does not wait for answers, in 1/65536, by the last recordings.
+    fn cpi_65536(&self) -> u32 {
+        let sum = |a: (u64, i64), b: &(u64, i64)| (a.0 + b.0, a.1 + b.1);
+        let (instructions, cycles) = self.recent.iter().fold((0, 0), sum);
+        match i64::try_from(instructions) {
+            Ok(instructions @ 1..) => ((cycles << 16) / instructions).clamp(1, 1 << 24) as u32,
+            _ => FIRST_CPI_65536,
+        }
+    }
+
+    /// Returns when the next recording begins.
+    fn plan(&mut self) -> RecordingPlan {
+        if self.recordings > 0 && self.recordings.is_multiple_of(DOUBLE_AFTER) {
+            self.apart = MOST_APART.min(2 * self.apart);
+        }
+        self.recordings += 1;
+        let training = TRAINING.min(self.apart.saturating_sub(FILLING + COUNTED));
+        let length = training + FILLING + COUNTED;
+        RecordingPlan {
+            after: self.apart.saturating_sub(length),
+            length,
+            cpi_65536: self.cpi_65536(),
+        }
+    }
+}
+
+/// A model of an out-of-order core that times every micro-operation of recorded instructions.
+pub struct PipelineModel {
+    core: Core,
+    parameters: Parameters,
+    vcpus: HashMap<u16, VcpuState>,
+    blocks: HashMap<(u64, u8, Vec<u8>), Arc<DecodedBlock>>,
+    learned: Learned,
+    /// Cycles of an answer by block and source, as the clock counts them, and those of blocks that were not recorded.
+    exposed: Vec<[Option<u32>; SOURCES]>,
+    exposed_anywhere: [Option<u32>; SOURCES],
+}
+
+impl PipelineModel {
+    /// Makes a model of a core. `beyond`: cycles of an answer beyond a hit of the first level, by source.
+    pub fn new(core: &Core, beyond: [u32; SOURCES]) -> Self {
+        Self {
+            parameters: Parameters::new(core, beyond),
+            core: core.clone(),
+            vcpus: HashMap::new(),
+            blocks: HashMap::new(),
+            learned: Learned::default(),
+            exposed: Vec::new(),
+            exposed_anywhere: [None; SOURCES],
+        }
+    }
+
+    fn decoded(&mut self, recording: &Recording) -> Vec<Arc<DecodedBlock>> {
+        if self.blocks.len() > MOST_BLOCKS {
+            self.blocks.clear();
+        }
+        let core = &self.core;
+        let blocks = recording.blocks.iter().map(|block| {
+            let key = (block.address, block.bits, block.bytes.clone());
+            let decode = || DecodedBlock::new(&block.bytes, block.bits, block.address, core);
+            let decoded = self.blocks.entry(key).or_insert_with(|| Arc::new(decode()));
+            decoded.clone()
+        });
+        blocks.collect()
+    }
+
+    /// Trains the predictor and the TLB with a recording, and times its end.
+    fn time(&mut self, vcpu: u16, recording: &Recording) {
+        let decoded = self.decoded(recording);
+        let Some(state) = self.vcpus.get_mut(&vcpu) else {
+            return;
+        };
+        let events = events(recording, &decoded, state, &self.parameters);
+        let timed = (FILLING + COUNTED) as usize;
+        let Some(first) = events.len().checked_sub(timed) else {
+            // A window that closes early has cut the recording.
+            return;
+        };
+        let events = &events[first..];
+        let numbers: Vec<u32> = recording.steps[recording.steps.len() - timed..]
+            .iter()
+            .map(|step| recording.blocks[step.block as usize].number)
+            .collect();
+        let pass = |conditions| {
+            let mut timing = Timing::new(&self.parameters, conditions, recording.accesses.len());
+            let retired = (0..events.len()).map(|at| timing.step(&events[at], &events[at + 1..]));
+            retired.collect::<Vec<u64>>()
+        };
+        let ideal = pass(Conditions::Ideal);
+        let branches = pass(Conditions::Branches);
+        let recorded = pass(Conditions::Recorded);
+        let retired: Vec<Retired> = (0..events.len())
+            .map(|at| Retired {
+                ideal: ideal[at],
+                branches: branches[at],
+                recorded: recorded[at],
+            })
+            .collect();
+        let (instructions, cycles) =
+            self.learned
+                .add(events, &numbers, &retired, FILLING as usize);
+        state.note(instructions, cycles);
+        self.expose(&numbers);
+    }
+
+    /// Takes what was learned of these blocks into the tables of the clock.
+    fn expose(&mut self, blocks: &[u32]) {
+        self.exposed_anywhere = self.learned.waiting_anywhere();
+        for &block in blocks {
+            let at = block as usize;
+            if self.exposed.len() <= at {
+                self.exposed.resize(at + 1, [None; SOURCES]);
+            }
+            self.exposed[at] = self.learned.waiting(block);
+        }
+    }
+}
+
+/// Joins the instructions of a recording with what decides their time. Trains the predictor and the TLB.
+fn events<'a>(
+    recording: &'a Recording,
+    decoded: &'a [Arc<DecodedBlock>],
+    state: &mut VcpuState,
+    core: &Parameters,
+) -> Vec<Event<'a>> {
+    let place = |step: &Step| {
+        let (block, number) = (step.block as usize, usize::from(step.instruction));
+        let offset = decoded[block].offsets.get(number).copied().unwrap_or(0);
+        let instruction = decoded[block].instructions.get(number);
+        let address = recording.blocks[block].address.wrapping_add(offset.into());
+        (address, instruction.unwrap_or(&UNKNOWN))
+    };
+    let mut events = Vec::with_capacity(recording.steps.len());
+    let mut interrupted = false;
+    for (at, step) in recording.steps.iter().enumerate() {
+        let (address, instruction) = place(step);
+        let behind = address.wrapping_add(instruction.length.into());
+        let next = recording.steps.get(at + 1).map_or(behind, |next| place(next).0);
+        let accesses = recording.accesses_of(at);
+        let mut event = Event {
+            instruction,
+            accesses,
+            answers: recording.answers_of(at),
+            first_access: (recording.steps[at].accesses as usize - accesses.len()) as u32,
+            translation: [0; 2],
+            mispredicted: false,
+            taken: false,
+            interrupted: std::mem::take(&mut interrupted),
+            repeats: step.repeats,
+        };
+        for (access, extra) in accesses.iter().zip(&mut event.translation) {
+            *extra = translation(state, access.linear, access.large_page, core);
+        }
+        match instruction.flow {
+            Flow::Next => interrupted = next != behind && next != address,
+            Flow::System => {}
+            flow => {
+                event.taken = flow != Flow::Conditional || next != behind;
+                let right = state
+                    .predictor
+                    .branch(address, flow, event.taken, next, behind);
+                event.mispredicted = !right;
+            }
+        }
+        events.push(event);
+    }
+    events
+}
+
+/// Returns the cycles that the translation of an address takes beyond a hit of the first level of the TLB.
+fn translation(state: &mut VcpuState, linear: u64, large: bool, core: &Parameters) -> u16 {
+    match state.tlb.access(linear, large) {
+        TlbAnswer::First => 0,
+        TlbAnswer::Second => core.second_tlb as u16,
+        TlbAnswer::Walk => {
+            let loads = state.walker.walk(linear, large);
+            (core.second_tlb + core.walk + core.walk_step * (loads - 1)) as u16
+        }
+    }
+}
+
+/// Stands for an instruction whose bytes are not known: one slot.
+static UNKNOWN: Instruction = Instruction {
+    operations: Vec::new(),
+    slots: 1,
+    fused: false,
+    flow: Flow::System,
+    serialising: false,
+    locked: false,
+    non_temporal: false,
+    microcode: 0,
+    each_repeat_65536: 0,
+    length: 0,
+};
+
+impl CoreModel for PipelineModel {
+    fn recorded(&mut self, vcpu: u16, recording: &Recording) -> Option<RecordingPlan> {
+        if !self.vcpus.contains_key(&vcpu) {
+            self.vcpus.insert(vcpu, VcpuState::new(&self.core));
+        }
+        if !recording.steps.is_empty() {
+            self.time(vcpu, recording);
+        }
+        self.vcpus.get_mut(&vcpu).map(VcpuState::plan)
+    }
+
+    fn exposed(&self, block: u32, source: Source, stall: u32) -> u32 {
+        let source = source as usize;
+        let latency = self.parameters.beyond[source];
+        let of_block = self.exposed.get(block as usize);
+        let learned = of_block
+            .and_then(|of_block| of_block[source])
+            .or(self.exposed_anywhere[source])
+            .unwrap_or(latency / FIRST_EXPOSED);
+        // What a line takes beyond the latency of its source is a wait for another vCPU.
+        learned + stall.saturating_sub(latency)
+    }
+
+    fn reset_statistics(&mut self) {
+        self.learned.timed = Default::default();
+    }
+
+    fn costs(&self) -> CoreCosts {
+        let (blocks, others) = self.learned.costs();
+        CoreCosts {
+            core: self.core.title.clone(),
+            blocks,
+            others,
+            timed: self.learned.timed,
+        }
+    }
+}
