@@ -353,7 +353,29 @@ pub enum DescriptionError {
 }
 
 /// Presets: name, text.
-const PRESETS: &[(&str, &str)] = &[("zen4", include_str!("../cores/zen4.toml"))];
+const PRESETS: &[(&str, &str)] = &[
+    ("westmere", include_str!("../cores/westmere.toml")),
+    ("sandy-bridge", include_str!("../cores/sandy-bridge.toml")),
+    (
+        "skylake-server",
+        include_str!("../cores/skylake-server.toml"),
+    ),
+    (
+        "ice-lake-server",
+        include_str!("../cores/ice-lake-server.toml"),
+    ),
+    (
+        "sapphire-rapids",
+        include_str!("../cores/sapphire-rapids.toml"),
+    ),
+    (
+        "granite-rapids",
+        include_str!("../cores/granite-rapids.toml"),
+    ),
+    ("zen2", include_str!("../cores/zen2.toml")),
+    ("zen4", include_str!("../cores/zen4.toml")),
+    ("zen5", include_str!("../cores/zen5.toml")),
+];
 
 impl Core {
     /// Returns the names of the built-in cores.

@@ -1,7 +1,8 @@
 //! Registers, flags and memory that an instruction uses.
 
 use iced_x86::{
-    Instruction, InstructionInfo, Mnemonic, OpAccess, OpKind, Register, RflagsBits, UsedRegister,
+    CpuidFeature, Instruction, InstructionInfo, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
+    UsedRegister,
 };
 
 use crate::class::register;
@@ -281,7 +282,11 @@ fn uses_vectors(instruction: &Instruction) -> bool {
     let vector = registers
         .into_iter()
         .any(|r| r.is_vector_register() || r.is_mm() || r.is_st() || r.is_k());
-    let x87 = instruction.fpu_stack_increment_info().increment() != 0
-        || format!("{:?}", instruction.mnemonic()).starts_with('F');
+    let x87 = instruction.code().cpuid_features().iter().any(|f| {
+        matches!(
+            f,
+            CpuidFeature::FPU | CpuidFeature::FPU287 | CpuidFeature::FPU387
+        )
+    });
     vector || x87 && !instruction.is_save_restore_instruction()
 }

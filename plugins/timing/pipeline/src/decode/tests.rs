@@ -1,4 +1,5 @@
 use std::fmt::Write;
+use std::sync::LazyLock;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -372,15 +373,21 @@ fn sound(core: &Core, instructions: &[Instruction]) -> Result<(), TestCaseError>
     Ok(())
 }
 
+/// All presets.
+static CORES: LazyLock<Vec<Core>> = LazyLock::new(|| {
+    Core::presets()
+        .map(|name| Core::preset(name).unwrap())
+        .collect()
+});
+
 proptest! {
     #[test]
     fn any_bytes_are_decoded(bytes in prop::collection::vec(any::<u8>(), 0..200), bits in 0_u8..=64) {
-        for preset in Core::presets() {
-            let core = Core::preset(preset).unwrap();
-            let instructions = decode(&bytes, bits, 0x40_0000, &core);
+        for core in CORES.iter() {
+            let instructions = decode(&bytes, bits, 0x40_0000, core);
             let length: usize = instructions.iter().map(|i| usize::from(i.length)).sum();
             prop_assert_eq!(length, bytes.len());
-            sound(&core, &instructions)?;
+            sound(core, &instructions)?;
         }
     }
 }
@@ -389,10 +396,9 @@ proptest! {
 #[test]
 fn compiled_code_is_decoded_for_every_core() {
     let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-    for preset in Core::presets() {
-        let core = Core::preset(preset).unwrap();
-        for block in program.chunks(100).step_by(20) {
-            sound(&core, &decode(block, 64, 0x40_0000, &core)).unwrap();
+    for core in CORES.iter() {
+        for block in program.chunks(100).step_by(500) {
+            sound(core, &decode(block, 64, 0x40_0000, core)).unwrap();
         }
     }
 }

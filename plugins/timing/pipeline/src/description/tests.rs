@@ -6,7 +6,28 @@ fn all_presets_are_complete() {
         let core = Core::preset(name).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(core.name, name);
         assert!(!core.title.is_empty() && !core.sources.is_empty());
+        assert_eq!(core.validated, name == "zen4", "{name}");
     }
+}
+
+/// A few numbers that tell the cores apart, so that a wrong base or an override in the wrong table is noticed.
+#[test]
+fn presets_are_the_cores_of_their_names() {
+    let numbers = |name| {
+        let core = Core::preset(name).unwrap();
+        let add = core.recipe(Class::FloatAdd).steps[0];
+        let widths = (core.pipeline.dispatch, core.pipeline.reorder_buffer);
+        (widths, add.ports.count_ones(), add.latency)
+    };
+    assert_eq!(numbers("westmere"), ((4, 128), 1, 3));
+    assert_eq!(numbers("sandy-bridge"), ((4, 168), 1, 3));
+    assert_eq!(numbers("skylake-server"), ((4, 224), 2, 4));
+    assert_eq!(numbers("ice-lake-server"), ((5, 352), 2, 4));
+    assert_eq!(numbers("sapphire-rapids"), ((6, 512), 2, 3));
+    assert_eq!(numbers("granite-rapids"), ((6, 512), 2, 3));
+    assert_eq!(numbers("zen2"), ((6, 224), 2, 3));
+    assert_eq!(numbers("zen4"), ((6, 320), 2, 3));
+    assert_eq!(numbers("zen5"), ((8, 448), 2, 3));
 }
 
 /// Returns the message about a description that is `zen4` but for some lines.
