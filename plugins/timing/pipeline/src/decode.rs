@@ -496,6 +496,17 @@ impl<'a> Builder<'a> {
         });
     }
 
+    /// Returns whether an index register costs the instruction a slot.
+    fn splits(&self, indexed: Indexed) -> bool {
+        let memory = &self.operands.memory;
+        match indexed {
+            Indexed::Fused => false,
+            Indexed::ThreeOperands => self.from.code().encoding() != EncodingKind::Legacy,
+            Indexed::General => !(self.operands.vector || memory.load && memory.store),
+            Indexed::Split => true,
+        }
+    }
+
     fn locked(&self) -> bool {
         self.from.has_lock_prefix() || self.class == Class::Exchange && self.operands.memory.store
     }
@@ -515,16 +526,10 @@ impl<'a> Builder<'a> {
         if loads && stores {
             slots = slots.saturating_add(renaming.write_back_slots);
         }
-        if memory.store && memory.indexed {
-            slots = slots.saturating_add(renaming.indexed_store_slots);
+        if memory.load && memory.indexed && works && self.splits(renaming.indexed) {
+            slots = slots.saturating_add(1);
         }
-        let three = self.from.code().encoding() != EncodingKind::Legacy;
-        let split = match renaming.indexed {
-            Indexed::Fused => false,
-            Indexed::ThreeOperands => three,
-            Indexed::Split => true,
-        };
-        if memory.load && memory.indexed && works && split {
+        if memory.store && memory.indexed && self.splits(renaming.indexed_store) {
             slots = slots.saturating_add(1);
         }
         if matches!(self.class, Class::GatherFour | Class::GatherEight) {

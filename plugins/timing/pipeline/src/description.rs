@@ -98,10 +98,10 @@ pub struct Renaming {
     pub shifts_keep_flags: bool,
     /// Slots of an operation on memory that writes its result back, in addition to those of the operation.
     pub write_back_slots: u8,
-    /// Additional slots of a store with an index register.
-    pub indexed_store_slots: u8,
-    /// Which operations on memory take a slot for the load when the address has an index register.
+    /// Which operations with a loaded operand take one more slot when the address has an index register.
     pub indexed: Indexed,
+    /// Which stores take one more slot when the address has an index register.
+    pub indexed_store: Indexed,
 }
 
 /// What becomes of an instruction whose result does not depend on its operands.
@@ -130,7 +130,7 @@ pub enum Fusion {
     Logic,
 }
 
-/// Which operations with a loaded operand take a slot for the load if the address has an index register.
+/// Which instructions on memory take one more slot if the address has an index register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Indexed {
@@ -138,6 +138,8 @@ pub enum Indexed {
     Fused,
     /// Those whose target is no operand: VEX-encoded ones (Haswell and later).
     ThreeOperands,
+    /// Those on general registers, unless they write their result back: Zen 4.
+    General,
     /// All: Sandy Bridge.
     Split,
 }
