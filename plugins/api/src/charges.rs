@@ -1,7 +1,7 @@
 //! Stall cycles of references by the term of the CPI equations, for an engine that attributes cycles to code.
 
 /// Source of the answer to a reference that missed the first level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Source {
     /// The second-level cache.

@@ -1,9 +1,11 @@
 //! Recordings: instructions that a vCPU executed one after the other, with what a model of the core needs to time them.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Access, Charges, Source};
 
 /// A block of code in a [`Recording`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedBlock {
     /// Number of the block ([`crate::Site::block`]); 0 for blocks without a number.
     pub number: u32,
@@ -18,7 +20,7 @@ pub struct RecordedBlock {
 }
 
 /// An executed instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// Index of the block in [`Recording::blocks`].
     pub block: u32,
@@ -34,7 +36,7 @@ pub struct Step {
 
 /// An access to data. An instruction has one for its memory operand, then one for the stack if it pushes or pops. The instruction says which
 /// of them read and write. String instructions and gathers have none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataAccess {
     /// Linear address of the first byte.
     pub linear: u64,
@@ -50,7 +52,7 @@ impl DataAccess {
 }
 
 /// A line that a reference or a prefetcher brought to a core. References without an answer in a [`Recording`] were hits of the first level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// Physical address of the line.
     pub line: u64,
@@ -87,7 +89,7 @@ pub struct Prefetched {
 }
 
 /// Instructions that a vCPU executed one after the other.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recording {
     /// Blocks that were executed.
     pub blocks: Vec<RecordedBlock>,
@@ -122,8 +124,8 @@ impl Recording {
 }
 
 impl Answer {
-    /// Returns the answer to a reference with these charges. The charges name at most one source.
-    pub fn of_reference(line: u64, access: Access, stall: u32, charges: &Charges) -> Self {
+    /// Returns the answer to a reference with these charges, which name at most one source.
+    pub fn of_reference(line: u64, access: Access, charges: &Charges) -> Self {
         let source = Source::ALL
             .into_iter()
             .rev()
@@ -133,7 +135,7 @@ impl Answer {
             access,
             prefetched_into: 0,
             source,
-            stall,
+            stall: u32::try_from(charges.total()).unwrap_or(u32::MAX),
         }
     }
 }

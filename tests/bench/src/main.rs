@@ -15,6 +15,7 @@ mod micro;
 mod predict;
 mod profile;
 mod programs;
+mod recordings;
 mod ring;
 mod scale;
 mod session;

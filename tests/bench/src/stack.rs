@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use clap::{Args, ValueEnum};
 use nodescope_machine::node::Measurement;
@@ -16,9 +17,10 @@ use crate::comparison::number;
 use crate::cycles::hertz;
 use crate::guest::Marks;
 use crate::machine::Machine;
+use crate::recordings::{Keeping, OfWindows};
 use crate::time::{median, quartiles};
-use crate::workload::{Length, Workload};
 use crate::timed::Timed;
+use crate::workload::{Length, Workload};
 use crate::{Failure, engine, host, micro, timed};
 
 /// Options of this measurement.
@@ -42,6 +44,9 @@ pub struct Options {
     /// Cores to model, by LLVM's names; the one that LLVM takes this processor for by default.
     #[arg(long, value_delimiter = ',')]
     core: Vec<String>,
+    /// Folder for recordings that the pipeline model has timed; `cargo run --release --example replay` times them again.
+    #[arg(long)]
+    recordings: Option<PathBuf>,
     /// Core of the pipeline model, by the name of its description; by default the one of this processor, if there is one.
     #[arg(long)]
     pipeline: Option<String>,
@@ -257,7 +262,14 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
         line.insert(key.into(), by_core.into());
         if let Some(core) = &pipeline {
             let programs = programs.iter().filter(|p| p.micro == micro);
-            let timed = timed(programs, &image, &machine, core)?;
+            let timed = timed(
+                programs,
+                &image,
+                &machine,
+                core,
+                options.recordings.as_deref(),
+                &native,
+            )?;
             let rows = timed_rows(&counted, &timed, &cores[0], parallelism, &native)?;
             say(&timed::table(core, &rows));
             line.insert(format!("pipeline_{key}"), timed::values(&rows));
@@ -340,12 +352,21 @@ fn timed<'a>(
     image: &Path,
     machine: &Machine,
     core: &pipeline::Core,
+    folder: Option<&Path>,
+    native: &BTreeMap<String, Vec<f64>>,
 ) -> Result<BTreeMap<String, Timed>, Failure> {
     let mut timed = BTreeMap::new();
     // An error is found before anything runs.
     let model = || machine.pipeline_model(core);
     model().map_err(Failure::Host)?;
-    let make = || -> Box<dyn CoreModel> { Box::new(model().expect("made above as well")) };
+    let closed = OfWindows::default();
+    let make = || -> Box<dyn CoreModel> {
+        let model = model().expect("made above as well");
+        match folder {
+            Some(_) => Box::new(Keeping::new(model, closed.clone())),
+            None => Box::new(model),
+        }
+    };
     for program in programs {
         let workload = &program.workload;
         let guest = workload.guest(image, program.launcher, Marks::Hypercall)?;
@@ -355,6 +376,19 @@ fn timed<'a>(
             let part = measured.remove(&row.name).and_then(|m| Timed::of(&m));
             let none = || Failure::Guest(format!("nothing of {} was counted", row.name));
             timed.insert(row.name.clone(), part.ok_or_else(none)?);
+        }
+        let Some(folder) = folder else { continue };
+        let closed = std::mem::take(&mut *closed.lock().unwrap_or_else(PoisonError::into_inner));
+        for (row, list) in workload.rows.iter().zip(closed) {
+            let cycles = native.get(&row.name).map_or(&[][..], Vec::as_slice);
+            let recordings = pipeline::Recordings {
+                beyond: machine.beyond().map_err(Failure::Host)?,
+                measured: quartiles(cycles.iter().copied()).0 / timed[&row.name].instructions,
+                list,
+            };
+            recordings
+                .write(folder, &row.name)
+                .map_err(Failure::Files)?;
         }
     }
     Ok(timed)

@@ -105,7 +105,13 @@ pub fn table(core: &Core, rows: &[Row<'_>]) -> String {
         text += &format!("{name:>11}{:>8}", "error");
     }
     for cause in Cause::ALL {
-        text += &format!("{:>9}", cause.name().replace("memory_", "m ").replace("bad_speculation", "bad spec"));
+        text += &format!(
+            "{:>9}",
+            cause
+                .name()
+                .replace("memory_", "m ")
+                .replace("bad_speculation", "bad spec")
+        );
     }
     text += "\n";
     for row in rows {

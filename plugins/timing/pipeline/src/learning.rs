@@ -187,7 +187,10 @@ impl Learned {
         self.timed.recordings += 1;
         self.timed.instructions += instructions;
         self.timed.cycles += cycles;
-        self.timed.squared_cpi = self.timed.squared_cpi.saturating_add(cpi.saturating_mul(cpi));
+        self.timed.squared_cpi = self
+            .timed
+            .squared_cpi
+            .saturating_add(cpi.saturating_mul(cpi));
     }
 
     /// Returns the cycles of an answer in a block, by source; `None` for answers that no recording of the block had.
@@ -206,7 +209,9 @@ impl Learned {
     pub(crate) fn costs(&self) -> (BTreeMap<u32, CodeCosts>, CodeCosts) {
         let all = self.all();
         let timed = self.blocks.iter().filter(|(_, sums)| sums.instructions > 0);
-        let blocks = timed.map(|(block, sums)| (*block, sums.costs(&all))).collect();
+        let blocks = timed
+            .map(|(block, sums)| (*block, sums.costs(&all)))
+            .collect();
         (blocks, all.costs(&all))
     }
 

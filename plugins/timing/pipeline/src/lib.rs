@@ -7,25 +7,27 @@ mod branch;
 mod class;
 mod decode;
 mod description;
+mod file;
 mod learning;
 mod lines;
+mod micro;
 mod model;
 mod parameters;
 mod queues;
 mod stores;
 mod timing;
-mod micro;
 mod tlb;
 
 pub use branch::{Predictor, PredictorConfig, PredictorConfigError};
 pub use class::Class;
 pub use decode::decode;
 pub use description::{
-    Bandwidth, Core, Costs, DescriptionError, Fusion, Idiom, Indexed, Load, Pipeline, Recipe, Renaming, Scheduler,
-    Step, Store, Strings, Tlb,
+    Bandwidth, Core, Costs, DescriptionError, Fusion, Idiom, Indexed, Load, Pipeline, Recipe,
+    Renaming, Scheduler, Step, Store, Strings, Tlb,
 };
+pub use file::Recordings;
 pub use micro::{
     Flow, Instruction, Kind, MicroOperation, NO_ACCESS, NONE, Ports, Resource, resource,
 };
-pub use tlb::{DataTlb, TlbAnswer, TlbConfig, TlbConfigError, Walker};
 pub use model::PipelineModel;
+pub use tlb::{DataTlb, TlbAnswer, TlbConfig, TlbConfigError, Walker};

@@ -27,7 +27,8 @@ impl Default for Lines {
 impl Lines {
     fn slot(line: u64) -> usize {
         // Fibonacci hashing: Knuth, The Art of Computer Programming, volume 3, section 6.4.
-        ((line >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ENTRIES.trailing_zeros())) as usize
+        ((line >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ENTRIES.trailing_zeros()))
+            as usize
     }
 
     /// Returns when a line came or comes, and where to; `None` if that is not known.

@@ -3,9 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use nodescope_plugin_api::{
-    CoreCosts, CoreModel, Recording, RecordingPlan, SOURCES, Source, Step,
-};
+use nodescope_plugin_api::{CoreCosts, CoreModel, Recording, RecordingPlan, SOURCES, Source, Step};
 
 use crate::branch::{Predictor, PredictorConfig};
 use crate::decode::decode;
@@ -20,10 +18,10 @@ use crate::tlb::{DataTlb, TlbAnswer, TlbConfig, Walker};
 /// TLB.
 const COUNTED: u64 = 3000;
 const FILLING: u64 = 5000;
-const TRAINING: u64 = 50_000;
+const TRAINING: u64 = 30_000;
 /// Instructions between the beginnings of the first recordings; doubled after every [`DOUBLE_AFTER`] recordings up to [`MOST_APART`].
 const FIRST_APART: u64 = 20_000;
-const DOUBLE_AFTER: u64 = 8;
+const DOUBLE_AFTER: u64 = 4;
 const MOST_APART: u64 = 4_000_000;
 /// Recordings from which the cycles per instruction of the next ones are taken.
 const RECENT: usize = 4;
@@ -194,9 +192,9 @@ impl PipelineModel {
                 recorded: recorded[at],
             })
             .collect();
-        let (instructions, cycles) =
-            self.learned
-                .add(events, &numbers, &retired, FILLING as usize);
+        let (instructions, cycles) = self
+            .learned
+            .add(events, &numbers, &retired, FILLING as usize);
         state.note(instructions, cycles);
         self.expose(&numbers);
     }
@@ -233,7 +231,10 @@ fn events<'a>(
     for (at, step) in recording.steps.iter().enumerate() {
         let (address, instruction) = place(step);
         let behind = address.wrapping_add(instruction.length.into());
-        let next = recording.steps.get(at + 1).map_or(behind, |next| place(next).0);
+        let next = recording
+            .steps
+            .get(at + 1)
+            .map_or(behind, |next| place(next).0);
         let accesses = recording.accesses_of(at);
         let mut event = Event {
             instruction,
@@ -326,5 +327,64 @@ impl CoreModel for PipelineModel {
             others,
             timed: self.learned.timed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nodescope_plugin_api::{Access, Answer, DataAccess, RecordedBlock};
+
+    use super::*;
+
+    /// Records a loop of `mov rax, [rax]` and `jmp` back, of which each load goes to another line that memory supplies.
+    fn chase(steps: u64) -> Recording {
+        let mut recording = Recording {
+            blocks: vec![RecordedBlock {
+                number: 7,
+                address: 0x1000,
+                kernel: false,
+                bits: 64,
+                bytes: vec![0x48, 0x8b, 0x00, 0xeb, 0xfb],
+            }],
+            ..Recording::default()
+        };
+        for step in 0..steps {
+            let line = (step * 7919) % 65_536 * 64;
+            if step % 2 == 0 {
+                recording.accesses.push(DataAccess {
+                    linear: line,
+                    physical: line,
+                    large_page: true,
+                });
+                recording.answers.push(Answer {
+                    line,
+                    access: Access::Read,
+                    prefetched_into: 0,
+                    source: Some(Source::LocalMemory),
+                    stall: 400,
+                });
+            }
+            recording.steps.push(Step {
+                block: 0,
+                instruction: (step % 2) as u16,
+                repeats: 0,
+                accesses: recording.accesses.len() as u32,
+                answers: recording.answers.len() as u32,
+            });
+        }
+        recording
+    }
+
+    #[test]
+    fn each_load_of_a_chain_waits_for_the_one_before() {
+        let core = Core::preset("zen4").unwrap();
+        let mut model = PipelineModel::new(&core, [10, 40, 60, 400, 800]);
+        assert!(model.recorded(0, &Recording::default()).is_some());
+        model.recorded(0, &chase(FILLING + COUNTED));
+        let costs = model.costs();
+        let cpi = costs.timed.cpi().unwrap();
+        assert!((cpi / 202.0 - 1.0).abs() < 0.01, "{cpi}");
+        let each = costs.blocks[&7].each_answer[Source::LocalMemory as usize] >> 16;
+        assert!((398..=402).contains(&each), "{each}");
     }
 }

@@ -185,7 +185,9 @@ impl<'a> Timing<'a> {
         for answer in event.answers.iter().filter(code) {
             let start = self.fetched.max(self.now);
             let arrives = self.arrival(start, answer.source, u64::from(answer.stall));
-            self.fetched = arrives.saturating_sub(self.core.fetch_slack.into()).max(start);
+            self.fetched = arrives
+                .saturating_sub(self.core.fetch_slack.into())
+                .max(start);
         }
         self.hold(self.fetched);
     }
@@ -237,12 +239,7 @@ impl<'a> Timing<'a> {
     }
 
     /// Times a micro-operation of an instruction that is dispatched at `dispatched`; returns when it ends.
-    fn operation(
-        &mut self,
-        operation: &MicroOperation,
-        event: &Event<'_>,
-        dispatched: u64,
-    ) -> u64 {
+    fn operation(&mut self, operation: &MicroOperation, event: &Event<'_>, dispatched: u64) -> u64 {
         let mut ready = dispatched;
         for source in operation.sources.into_iter().take_while(|s| *s != NONE) {
             ready = ready.max(self.ready[usize::from(source)]);
@@ -334,7 +331,9 @@ impl<'a> Timing<'a> {
             };
             return match stored.whole {
                 true => stored.data.max(start) + u64::from(forward),
-                false => stored.commit.max(start) + u64::from(self.core.failed_forward) + hit + extra,
+                false => {
+                    stored.commit.max(start) + u64::from(self.core.failed_forward) + hit + extra
+                }
             };
         }
         if !self.recorded() {
@@ -442,7 +441,10 @@ impl<'a> Timing<'a> {
         let requested = self.line_fills.free(start);
         let beyond = u64::from(answer.stall).max(1);
         let mut ready = self.arrival(requested, Some(source), beyond) + hit;
-        if let Some(OnTheWay { ready: there, level }) = self.lines.find(answer.line)
+        if let Some(OnTheWay {
+            ready: there,
+            level,
+        }) = self.lines.find(answer.line)
             && level > 1
         {
             // A prefetcher has brought the line to this level, perhaps too late.
@@ -459,7 +461,11 @@ impl<'a> Timing<'a> {
         let Some(access) = event.accesses.get(number) else {
             let answers = event.answers.iter().filter(|a| a.access == Access::Write);
             let beyond = answers.map(|a| u64::from(a.stall)).max().unwrap_or(0);
-            let line = if self.recorded() { start + beyond } else { start };
+            let line = if self.recorded() {
+                start + beyond
+            } else {
+                start
+            };
             return self.stores.enter(u64::MAX, 0, start, line);
         };
         let size = u64::from(operation.size);
@@ -562,7 +568,8 @@ impl<'a> Timing<'a> {
             return hit;
         }
         let (line, _) = Self::touched(operation, access);
-        let of_line = |a: &&Answer| a.line == line && a.access == Access::Read && a.source.is_some();
+        let of_line =
+            |a: &&Answer| a.line == line && a.access == Access::Read && a.source.is_some();
         let Some(answer) = event.answers.iter().find(of_line) else {
             return match self.lines.find(line) {
                 Some(OnTheWay { ready, level: 1 }) => hit.max(ready),
