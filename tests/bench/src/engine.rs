@@ -8,7 +8,7 @@ use nodescope_fabric::LinkConfig;
 use nodescope_hypercall::Request;
 use nodescope_machine::node::{Measurement, Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
-use nodescope_plugin_api::{CoreModel, VcpuPlace};
+use nodescope_plugin_api::{CoreModel, MemoryModel, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
@@ -110,7 +110,7 @@ pub enum From {
 /// model is attached.
 struct Warm<'a> {
     from: From,
-    make: &'a dyn Fn() -> Result<Box<CacheModel>, String>,
+    make: &'a dyn Fn() -> Result<Box<dyn MemoryModel>, String>,
     core: Option<&'a dyn Fn() -> Box<dyn CoreModel>>,
     measured: BTreeMap<String, Measurement>,
 }
@@ -221,7 +221,7 @@ pub fn run_watched(
 pub fn measure(
     guest: &Guest,
     from: From,
-    model: &dyn Fn() -> Result<Box<CacheModel>, String>,
+    model: &dyn Fn() -> Result<Box<dyn MemoryModel>, String>,
     core: Option<&dyn Fn() -> Box<dyn CoreModel>>,
 ) -> Result<BTreeMap<String, Measurement>, Failure> {
     let mut parts = Warm {

@@ -2,11 +2,8 @@
 
 use std::path::Path;
 
-use nodescope_plugin_api::{SOURCES, VcpuPlace};
-use nodescope_plugin_cache::{
-    CacheConfig, CacheModel, FlatMemory, Inclusion, LevelConfig, Prefetch,
-};
-use nodescope_plugin_pipeline::{Core, PipelineModel};
+use nodescope_plugin_api::VcpuPlace;
+use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -16,13 +13,6 @@ use crate::time::median;
 
 /// Folder in which Linux describes the caches of the first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
-/// Prefetchers of the second level that the model has for this machine, whatever its processor. Those of the first level are left out: they
-/// hide the latency of the second level, which a core hides mostly by itself, and the engine would be slower.
-const PREFETCHERS: &[&str] = &[
-    "stride:entries=64,distance=8,degree=2",
-    "stream:streams=32,distance=20,degree=2,train=2",
-    "up-down",
-];
 /// A level is measured with a ring of `OVER` times the size of the next inner level, so that the inner level serves few loads. The ring has
 /// at most three quarters of the level's own size. The first level is measured with a ring of half its size.
 const OVER: u64 = 3;
@@ -158,43 +148,6 @@ impl Machine {
         CacheModel::new(&config, &VcpuPlace::grid(1, 1, 1), Box::new(memory))
             .map(Box::new)
             .map_err(|e| e.to_string())
-    }
-
-    /// Makes the cache model of one core with prefetchers, as the pipeline model needs it, and the pipeline model's latencies.
-    pub fn prefetching_model(&self) -> Result<Box<CacheModel>, String> {
-        let (config, memory) = self.prefetching_config()?;
-        CacheModel::new(&config, &VcpuPlace::grid(1, 1, 1), Box::new(memory))
-            .map(Box::new)
-            .map_err(|e| e.to_string())
-    }
-
-    /// Makes a pipeline model of a core with this machine's latencies.
-    pub fn pipeline_model(&self, core: &Core) -> Result<PipelineModel, String> {
-        Ok(PipelineModel::new(core, self.beyond()?))
-    }
-
-    /// Returns the cycles of an answer beyond a hit of the first level, by source.
-    pub fn beyond(&self) -> Result<[u32; SOURCES], String> {
-        let (config, memory) = self.prefetching_config()?;
-        Ok(config.beyond_first_level(memory.latency, memory.latency))
-    }
-
-    fn prefetching_config(&self) -> Result<(CacheConfig, FlatMemory), String> {
-        let (mut config, memory) = self.config();
-        if let Some(second) = config.levels.get_mut(1) {
-            let parsed = PREFETCHERS.iter().map(|name| name.parse::<Prefetch>());
-            second.prefetch = parsed
-                .collect::<Result<_, _>>()
-                .map_err(|e| e.to_string())?;
-        }
-        if let Some(last) = config
-            .levels
-            .last_mut()
-            .filter(|_| self.name.contains("AMD"))
-        {
-            last.inclusion = Inclusion::Exclusive;
-        }
-        Ok((config, memory))
     }
 
     fn config(&self) -> (CacheConfig, FlatMemory) {

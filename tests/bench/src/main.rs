@@ -12,6 +12,7 @@ mod guest;
 mod host;
 mod machine;
 mod micro;
+mod node;
 mod predict;
 mod profile;
 mod programs;

@@ -17,6 +17,7 @@ use crate::comparison::number;
 use crate::cycles::hertz;
 use crate::guest::Marks;
 use crate::machine::Machine;
+use crate::node::DescribedNode;
 use crate::recordings::{Keeping, OfWindows};
 use crate::time::{median, quartiles};
 use crate::timed::Timed;
@@ -47,9 +48,9 @@ pub struct Options {
     /// Folder for recordings that the pipeline model has timed; `cargo run --release --example replay` times them again.
     #[arg(long)]
     recordings: Option<PathBuf>,
-    /// Core of the pipeline model, by the name of its description; by default the one of this processor, if there is one.
+    /// Node of the pipeline model, as a study's node.model names it; by default this machine, which is measured first.
     #[arg(long)]
-    pipeline: Option<String>,
+    node: Option<String>,
     /// Misses that wait at a time, for the second prediction.
     // The geometric mean of 1 (a chase) and 16, the fill buffers of the first level since Sunny Cove (Intel, Optimization Reference Manual).
     #[arg(long, default_value_t = 4.0)]
@@ -223,19 +224,16 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
         .map(|name| Core::of(&tool, name))
         .collect::<Result<_, CoreError>>()
         .map_err(|e| host(&e))?;
-    let pipeline = options
-        .pipeline
-        .as_deref()
-        .or_else(|| pipeline_of(&names[0]))
-        .map(pipeline::Core::preset)
-        .transpose()
-        .map_err(|e| host(&e))?;
     let folders = [(); 3].map(|()| tempfile::tempdir());
     let [first, second, third] = folders.map(|f| f.map_err(Failure::Files));
     let folders = [first?, second?, third?];
     let programs = programs(options, folders.each_ref().map(|f| f.path()))?;
 
     let image = crate::image(options.image.as_deref())?;
+    let node = match &options.node {
+        Some(name) => DescribedNode::named(name)?,
+        None => DescribedNode::measured(folders[0].path())?,
+    };
     let (machine, native) = natively(&programs, options.rounds, &say)?;
     say(&machine.description());
     let mut line = Map::new();
@@ -260,20 +258,17 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
             by_core.insert(core.name().into(), values(&rows));
         }
         line.insert(key.into(), by_core.into());
-        if let Some(core) = &pipeline {
-            let programs = programs.iter().filter(|p| p.micro == micro);
-            let timed = timed(
-                programs,
-                &image,
-                &machine,
-                core,
-                options.recordings.as_deref(),
-                &native,
-            )?;
-            let rows = timed_rows(&counted, &timed, &cores[0], parallelism, &native)?;
-            say(&timed::table(core, &rows));
-            line.insert(format!("pipeline_{key}"), timed::values(&rows));
-        }
+        let programs = programs.iter().filter(|p| p.micro == micro);
+        let timed = timed(
+            programs,
+            &image,
+            &node,
+            options.recordings.as_deref(),
+            &native,
+        )?;
+        let rows = timed_rows(&counted, &timed, &cores[0], parallelism, &native)?;
+        say(&timed::table(&node.core, &rows));
+        line.insert(format!("pipeline_{key}"), timed::values(&rows));
     }
     say(nodescope_plugin_core::PUBLISHED_ERROR);
     Ok(line.into())
@@ -317,7 +312,7 @@ fn counted<'a>(
     for program in programs {
         let workload = &program.workload;
         let guest = workload.guest(image, program.launcher, Marks::Hypercall)?;
-        let mut measured = engine::measure(&guest, program.from, &|| machine.model(), None)?;
+        let mut measured = engine::measure(&guest, program.from, &|| Ok(machine.model()?), None)?;
         for row in &workload.rows {
             let part = measured.remove(&row.name).and_then(|m| Counted::of(&m));
             let none = || Failure::Guest(format!("not all blocks of {} were counted", row.name));
@@ -327,51 +322,27 @@ fn counted<'a>(
     Ok(counted)
 }
 
-/// Returns the built-in core of the pipeline model for a core of LLVM; `None` if there is none.
-fn pipeline_of(core: &str) -> Option<&'static str> {
-    let known = [
-        ("znver4", "zen4"),
-        ("znver2", "zen2"),
-        ("znver5", "zen5"),
-        ("sandybridge", "sandy-bridge"),
-        ("skylake-avx512", "skylake-server"),
-        ("cascadelake", "skylake-server"),
-        ("icelake-server", "ice-lake-server"),
-        ("sapphirerapids", "sapphire-rapids"),
-        ("emeraldrapids", "sapphire-rapids"),
-        ("graniterapids", "granite-rapids"),
-        ("westmere", "westmere"),
-    ];
-    let found = known.iter().find(|(name, _)| *name == core);
-    found.map(|(_, preset)| *preset)
-}
-
 /// Returns the CPI of each part of some programs by the pipeline model, by name, from a guest for each program.
 fn timed<'a>(
     programs: impl Iterator<Item = &'a Program>,
     image: &Path,
-    machine: &Machine,
-    core: &pipeline::Core,
+    node: &DescribedNode,
     folder: Option<&Path>,
     native: &BTreeMap<String, Vec<f64>>,
 ) -> Result<BTreeMap<String, Timed>, Failure> {
     let mut timed = BTreeMap::new();
-    // An error is found before anything runs.
-    let model = || machine.pipeline_model(core);
-    model().map_err(Failure::Host)?;
     let closed = OfWindows::default();
     let make = || -> Box<dyn CoreModel> {
-        let model = model().expect("made above as well");
         match folder {
-            Some(_) => Box::new(Keeping::new(model, closed.clone())),
-            None => Box::new(model),
+            Some(_) => Box::new(Keeping::new(node.pipeline(), closed.clone())),
+            None => node.core_model(),
         }
     };
     for program in programs {
         let workload = &program.workload;
         let guest = workload.guest(image, program.launcher, Marks::Hypercall)?;
-        let caches = || machine.prefetching_model();
-        let mut measured = engine::measure(&guest, program.from, &caches, Some(&make))?;
+        let memory = || node.memory();
+        let mut measured = engine::measure(&guest, program.from, &memory, Some(&make))?;
         for row in &workload.rows {
             let part = measured.remove(&row.name).and_then(|m| Timed::of(&m));
             let none = || Failure::Guest(format!("nothing of {} was counted", row.name));
@@ -382,7 +353,7 @@ fn timed<'a>(
         for (row, list) in workload.rows.iter().zip(closed) {
             let cycles = native.get(&row.name).map_or(&[][..], Vec::as_slice);
             let recordings = pipeline::Recordings {
-                beyond: machine.beyond().map_err(Failure::Host)?,
+                beyond: node.beyond(),
                 measured: quartiles(cycles.iter().copied()).0 / timed[&row.name].instructions,
                 list,
             };

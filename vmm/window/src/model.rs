@@ -5,7 +5,7 @@ use nodescope_plugin_api::{
     Permission, Privilege, Statistic, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
-use nodescope_plugin_numa::{HomeRange, Latencies, Numa, NumaConfig, NumaConfigError, Uncached};
+use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncached};
 use nodescope_plugin_pipeline::{Core, PipelineModel};
 
 use crate::spec::{MemorySpec, ModelSpec};
@@ -106,14 +106,7 @@ pub fn build_core_model(spec: &ModelSpec) -> Result<Option<Box<dyn CoreModel>>, 
     let (local, remote) = match &spec.memory {
         None => (FlatMemory::default().latency, FlatMemory::default().latency),
         Some(MemorySpec::Flat { latency }) => (*latency, *latency),
-        Some(MemorySpec::Numa { latency, .. }) => match latency {
-            Latencies::Uniform { local, remote } => (*local, *remote),
-            Latencies::Matrix(rows) => {
-                let local = rows.first().and_then(|row| row.first()).copied();
-                let remote = rows.iter().flatten().max().copied();
-                (local.unwrap_or(0), remote.unwrap_or(0))
-            }
-        },
+        Some(MemorySpec::Numa { latency, .. }) => latency.local_and_remote(),
     };
     let beyond = caches.beyond_first_level(local, remote);
     Ok(Some(Box::new(PipelineModel::new(&core, beyond))))

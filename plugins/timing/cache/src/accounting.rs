@@ -139,6 +139,12 @@ impl<W: Word> Hierarchy<W> {
         let local = timing.local;
         let event = tree.events.system(SystemEvent::Memory { traffic, local });
         let latency = if self.request.prefetch {
+            if matches!(traffic, Traffic::Prefetch) {
+                self.request.prefetch_source = Some(match local {
+                    true => Source::LocalMemory,
+                    false => Source::RemoteMemory,
+                });
+            }
             0
         } else {
             u64::from(timing.latency)

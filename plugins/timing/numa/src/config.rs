@@ -29,6 +29,20 @@ pub enum Latencies {
     Matrix(Vec<Vec<u32>>),
 }
 
+impl Latencies {
+    /// Returns the latency of the first socket's own memory, and the greatest latency.
+    pub fn local_and_remote(&self) -> (u32, u32) {
+        match self {
+            Latencies::Uniform { local, remote } => (*local, *remote),
+            Latencies::Matrix(rows) => {
+                let local = rows.first().and_then(|row| row.first()).copied();
+                let remote = rows.iter().flatten().max().copied();
+                (local.unwrap_or(0), remote.unwrap_or(0))
+            }
+        }
+    }
+}
+
 /// Configuration of main memory. The default latencies are those of DDR3 in the reference clusters: local 100 cycles, remote 220 cycles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -62,6 +62,9 @@ pub struct Pipeline {
     pub mispredict_penalty: u32,
     /// Taken branches in a cycle that the front end follows.
     pub taken_branches: u32,
+    /// Cycles that a call or return adds at the front end, beyond those of a taken branch.
+    #[serde(default)]
+    pub call_bubble: u32,
     /// Slots in a cycle that the cache of micro-operations delivers; 0 if there is none.
     pub cached_decode: u32,
     /// Slots that fit in the cache of micro-operations; 0 if there is none.
@@ -201,6 +204,9 @@ pub struct Store {
     pub early: u32,
     /// Cycles of a load to a general register whose data an earlier store forwards, from the time at which the store has them.
     pub forward: u16,
+    /// Cycles of a load to a general register that has the address and size of an earlier store, where the core knows the pair without the
+    /// address (memory renaming); as `forward` where it does not.
+    pub forward_same: u16,
     /// Cycles of a load to a vector register whose data an earlier store forwards.
     pub forward_vector: u16,
     /// Cycles from the commit of a store to the start of a load that overlaps it but cannot be forwarded.
@@ -244,6 +250,13 @@ pub struct Tlb {
     pub walk_latency: u32,
     /// Walks at a time.
     pub walkers: u32,
+    /// False if large pages save no entries, as in a virtual machine whose memory the host has in small pages.
+    #[serde(default = "large_pages")]
+    pub large_pages: bool,
+}
+
+fn large_pages() -> bool {
+    true
 }
 
 /// Repeated string instructions.

@@ -268,6 +268,7 @@ fn events<'a>(
 
 /// Returns the cycles that the translation of an address takes beyond a hit of the first level of the TLB.
 fn translation(state: &mut VcpuState, linear: u64, large: bool, core: &Parameters) -> u16 {
+    let large = large && core.large_pages;
     match state.tlb.access(linear, large) {
         TlbAnswer::First => 0,
         TlbAnswer::Second => core.second_tlb as u16,

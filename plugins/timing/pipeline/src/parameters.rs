@@ -36,10 +36,19 @@ pub(crate) struct Parameters {
     pub(crate) forward: u32,
     /// The same for a load to a vector register.
     pub(crate) forward_vector: u32,
+    /// The same for a load of the address and size of an earlier store.
+    pub(crate) forward_same: u32,
     /// Cycles after the commit of a store at which a load that cannot be forwarded begins.
     pub(crate) failed_forward: u32,
+    /// Additional cycles of a load that crosses a line.
+    pub(crate) split_latency: u32,
+    /// Cycles for which a store that crosses a line, or a page of 4 KiB, occupies the commit.
+    pub(crate) split_commit: u32,
+    pub(crate) page_split_commit: u32,
     /// Stores that commit in a cycle.
     pub(crate) commits: u32,
+    /// True if two stores to one line that follow each other commit in a cycle.
+    pub(crate) commits_together: bool,
     /// Number of the oldest stores that may request their lines.
     pub(crate) early_stores: u32,
     /// Cycles beyond a hit of the first level of the TLB.
@@ -56,6 +65,10 @@ pub(crate) struct Parameters {
     pub(crate) system: u32,
     /// Taken branches in a cycle.
     pub(crate) taken_branches: u32,
+    /// Cycles that a call or return adds at the front end.
+    pub(crate) call_bubble: u32,
+    /// False if large pages save no entries of the TLB.
+    pub(crate) large_pages: bool,
 }
 
 /// Cycles for which instructions that were fetched ahead of time hide a miss of the instruction cache.
@@ -90,8 +103,13 @@ impl Parameters {
             ],
             forward: core.store.forward.into(),
             forward_vector: core.store.forward_vector.into(),
+            forward_same: core.store.forward_same.into(),
             failed_forward: core.store.failed_forward.into(),
+            split_latency: core.load.split_latency.into(),
+            split_commit: core.store.split_commit.into(),
+            page_split_commit: core.store.page_split_commit.into(),
             commits: core.store.commits,
+            commits_together: core.store.commits_together,
             early_stores: core.store.early,
             second_tlb: core.tlb.second_latency,
             walk: core.tlb.walk_latency,
@@ -101,6 +119,8 @@ impl Parameters {
             fetch_slack: FETCHED_AHEAD,
             system: core.costs.interrupt,
             taken_branches: core.pipeline.taken_branches,
+            call_bubble: core.pipeline.call_bubble,
+            large_pages: core.tlb.large_pages,
         }
     }
 }

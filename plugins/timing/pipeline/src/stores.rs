@@ -1,6 +1,7 @@
 //! The store queue: stores go to the cache in program order after they have retired, and loads take their data from it before.
 
 use crate::queues::InOrder;
+use crate::timing::LINE;
 
 /// Number of stores that loads look for: a power of two, more than any store queue has places.
 const REMEMBERED: usize = 256;
@@ -16,6 +17,8 @@ struct Store {
     data: u64,
     /// Cycle in which the first level has the line and may write it.
     line: u64,
+    /// Cycles for which the store occupies the commit.
+    occupies: u32,
     /// Cycle in which the store is in the cache; `u64::MAX` until it has retired.
     commit: u64,
 }
@@ -25,6 +28,8 @@ struct Store {
 pub(crate) struct Stored {
     /// True if the store has all bytes of the load.
     pub(crate) whole: bool,
+    /// True if the load has the store's address and size.
+    pub(crate) same: bool,
     /// Cycle in which the store's data are there.
     pub(crate) data: u64,
     /// Cycle in which the store is in the cache.
@@ -48,10 +53,13 @@ pub(crate) struct Stores {
     last: u64,
     in_cycle: u32,
     commits: u32,
+    /// True if two stores to one line that follow each other commit in a cycle, and the line of the last one.
+    together: bool,
+    last_line: u64,
 }
 
 impl Stores {
-    pub(crate) fn new(places: u32, commits: u32, early: u32) -> Self {
+    pub(crate) fn new(places: u32, commits: u32, together: bool, early: u32) -> Self {
         Self {
             places: InOrder::new(places),
             requests: InOrder::new(early),
@@ -62,6 +70,8 @@ impl Stores {
             last: 0,
             in_cycle: 0,
             commits: commits.max(1),
+            together,
+            last_line: u64::MAX,
         }
     }
 
@@ -75,14 +85,15 @@ impl Stores {
         start.max(self.requests.free())
     }
 
-    /// Enters a store of the instruction in progress. `line`: the cycle in which its line may be written. An address of `u64::MAX` is not
-    /// known.
-    pub(crate) fn enter(&mut self, linear: u64, size: u64, start: u64, line: u64) {
+    /// Enters a store of the instruction in progress. `line`: the cycle in which its line may be written. `occupies`: the cycles that its
+    /// commit takes. An address of `u64::MAX` is not known.
+    pub(crate) fn enter(&mut self, linear: u64, size: u64, start: u64, line: u64, occupies: u32) {
         self.stores[self.count % REMEMBERED] = Store {
             linear,
             size,
             data: start,
             line,
+            occupies,
             commit: u64::MAX,
         };
         self.count += 1;
@@ -107,14 +118,21 @@ impl Stores {
         for number in self.count - self.unretired..self.count {
             let store = &mut self.stores[number % REMEMBERED];
             let from = (retired + 1).max(store.data).max(store.line);
+            let line = store.linear / LINE;
+            let most = match self.together && line == self.last_line {
+                true => self.commits.max(2),
+                false => self.commits,
+            };
+            self.last_line = line;
             if from > self.last {
                 self.last = from;
                 self.in_cycle = 0;
-            } else if self.in_cycle == self.commits {
+            } else if self.in_cycle >= most {
                 self.last += 1;
                 self.in_cycle = 0;
             }
             self.in_cycle += 1;
+            self.last += u64::from(store.occupies.max(1) - 1);
             store.commit = self.last;
             self.places.take(self.last + 1);
             self.requests.take(self.last + 1);
@@ -141,6 +159,7 @@ impl Stores {
         let retired = store.commit != u64::MAX;
         (overlaps && retired && store.commit > start).then_some(Stored {
             whole: store.linear <= linear && end <= store.linear + store.size,
+            same: store.linear == linear && store.size == size,
             data: store.data,
             commit: store.commit,
         })
@@ -153,17 +172,18 @@ mod tests {
 
     #[test]
     fn stores_commit_in_order_and_forward_their_data() {
-        let mut stores = Stores::new(4, 1, 4);
-        stores.enter(64, 8, 10, 100);
+        let mut stores = Stores::new(4, 1, false, 4);
+        stores.enter(64, 8, 10, 100, 1);
         stores.data(12);
         stores.retire(20);
-        stores.enter(72, 8, 11, 0);
+        stores.enter(72, 8, 11, 0, 1);
         stores.data(13);
         stores.retire(21);
         // The second store waits for the first one's line.
         assert_eq!(stores.drained(), 101);
         let first = Stored {
             whole: true,
+            same: false,
             data: 12,
             commit: 100,
         };
@@ -176,9 +196,9 @@ mod tests {
 
     #[test]
     fn a_full_queue_frees_places_in_order() {
-        let mut stores = Stores::new(2, 2, 1);
+        let mut stores = Stores::new(2, 2, false, 1);
         for line in [50, 0] {
-            stores.enter(0, 8, 1, line);
+            stores.enter(0, 8, 1, line, 1);
             stores.retire(2);
         }
         assert_eq!(stores.free(), 51);

@@ -12,8 +12,9 @@ use crate::parameters::Parameters;
 use crate::queues::{InOrder, Path, Pool, PortTable};
 use crate::stores::Stores;
 
-/// Bytes of a line.
+/// Bytes of a line, and of a small page.
 pub(crate) const LINE: u64 = 64;
+const PAGE: u64 = 4096;
 
 /// An executed instruction with all that decides its time.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +104,12 @@ impl<'a> Timing<'a> {
             walkers: Pool::new(core.walkers),
             paths: core.each_line.map(Path::new),
             lines: Lines::default(),
-            stores: Stores::new(core.store_queue, core.commits, core.early_stores),
+            stores: Stores::new(
+                core.store_queue,
+                core.commits,
+                core.commits_together,
+                core.early_stores,
+            ),
             fence: 0,
             early: match conditions {
                 Conditions::Recorded => vec![0; accesses],
@@ -138,8 +144,9 @@ impl<'a> Timing<'a> {
             self.hold(dispatched + microcode);
         }
         if instruction.locked {
-            end = end.max(self.stores.drained()) + u64::from(self.core.locked);
-            self.fence = self.fence.max(end);
+            let start = (dispatched + 1).max(self.fence).max(self.stores.drained());
+            end = end.max(start + u64::from(self.core.locked));
+            self.fence = end;
             self.settle(instruction, end);
         }
         let retired = self.retire(end, instruction.slots.into());
@@ -246,7 +253,7 @@ impl<'a> Timing<'a> {
         }
         if operation.kind == Kind::Eliminated {
             self.write(operation, ready);
-            return dispatched;
+            return ready;
         }
         self.wait_for_room(operation);
         let earliest = ready.max(self.now + 1);
@@ -324,8 +331,11 @@ impl<'a> Timing<'a> {
         };
         let size = u64::from(operation.size);
         if let Some(stored) = self.stores.stored(access.linear, size, start) {
-            let to_vector = operation.results[0] >= resource::VECTOR;
-            let forward = match to_vector && operation.results[0] < resource::MASK {
+            let to_vector = matches!(operation.results[0], resource::VECTOR..resource::MASK);
+            if stored.same && !to_vector && size <= 8 && self.core.forward_same < self.core.forward {
+                return stored.data + u64::from(self.core.forward_same);
+            }
+            let forward = match to_vector {
                 true => self.core.forward_vector,
                 false => self.core.forward,
             };
@@ -336,16 +346,21 @@ impl<'a> Timing<'a> {
                 }
             };
         }
+        let (first, second) = Self::touched(operation, access);
+        let (mut start, mut split) = (start, 0);
+        if second.is_some() {
+            start = self.ports.start(operation.ports, start, 1);
+            split = u64::from(self.core.split_latency);
+        }
         if !self.recorded() {
-            return start + hit + extra;
+            return start + hit + extra + split;
         }
         let start = self.translate(event, number, start);
-        let (first, second) = Self::touched(operation, access);
         let mut end = self.line(event, first, number, start, Access::Read);
         if let Some(second) = second {
             end = end.max(self.line(event, second, number, start + 1, Access::Read));
         }
-        end + extra
+        end + extra + split
     }
 
     /// Times the loads of an instruction whose addresses are not recorded: each of its answers is one load.
@@ -409,6 +424,9 @@ impl<'a> Timing<'a> {
             }
             let beyond = self.beyond(answer.source);
             let ready = self.arrival(start, answer.source, beyond);
+            if let (Access::Write, Some(source)) = (answer.access, answer.source) {
+                self.write_back(start, source);
+            }
             let level = answer.prefetched_into;
             self.lines.set(answer.line, Line { ready, level });
         }
@@ -427,6 +445,13 @@ impl<'a> Timing<'a> {
         }
     }
 
+    /// Lets a line that is written take the path to memory a second time, when it goes back.
+    fn write_back(&mut self, at: u64, source: Source) {
+        if matches!(source, Source::LocalMemory | Source::RemoteMemory) {
+            self.paths[source as usize].arrival(at, at);
+        }
+    }
+
     /// Times a reference that the first level does not answer; returns when its line is there.
     fn miss(&mut self, answer: &Answer, start: u64) -> u64 {
         let hit = u64::from(self.core.first_level);
@@ -441,6 +466,9 @@ impl<'a> Timing<'a> {
         let requested = self.line_fills.free(start);
         let beyond = u64::from(answer.stall).max(1);
         let mut ready = self.arrival(requested, Some(source), beyond) + hit;
+        if answer.access == Access::Write {
+            self.write_back(requested, source);
+        }
         if let Some(OnTheWay {
             ready: there,
             level,
@@ -466,15 +494,20 @@ impl<'a> Timing<'a> {
             } else {
                 start
             };
-            return self.stores.enter(u64::MAX, 0, start, line);
+            return self.stores.enter(u64::MAX, 0, start, line, 1);
         };
         let size = u64::from(operation.size);
+        let (first, second) = Self::touched(operation, access);
+        let occupies = match second {
+            None => 1,
+            Some(second) if second % PAGE == 0 => self.core.page_split_commit,
+            Some(_) => self.core.split_commit,
+        };
         if !self.recorded() {
-            return self.stores.enter(access.linear, size, start, 0);
+            return self.stores.enter(access.linear, size, start, 0, occupies);
         }
         let start = self.translate(event, number, start);
         let request = self.stores.may_request(start);
-        let (first, second) = Self::touched(operation, access);
         let mut there = match event.instruction.non_temporal {
             true => self.combine(event, first, request),
             false => self.line(event, first, number, request, Access::Write),
@@ -482,7 +515,8 @@ impl<'a> Timing<'a> {
         if let Some(second) = second {
             there = there.max(self.line(event, second, number, request, Access::Write));
         }
-        self.stores.enter(access.linear, size, start, there);
+        self.stores
+            .enter(access.linear, size, start, there, occupies);
     }
 
     /// Returns when a store past the caches has a write-combining buffer.
@@ -514,6 +548,10 @@ impl<'a> Timing<'a> {
             if self.branches > self.core.taken_branches {
                 self.hold(self.now + 1);
                 self.branches = 1;
+            }
+            let calls = [Flow::Call, Flow::IndirectCall, Flow::Return];
+            if self.core.call_bubble > 0 && calls.contains(&event.instruction.flow) {
+                self.hold(self.now + 1 + u64::from(self.core.call_bubble));
             }
         }
         if event.mispredicted && self.conditions != Conditions::Ideal {
