@@ -1,7 +1,7 @@
 //! Measures the machine on which it runs: clocks, caches, memory, TLBs, branches, stores, and what passes between cores.
 //!
-//! [`measure()`] takes about two minutes. [`HostDescription::to_toml`] writes a fragment of a study, with the method and the spread of each
-//! value as comments. `README.md` describes each method and its limits.
+//! [`measure()`] takes up to two minutes. [`HostDescription::to_toml`] writes a description that a study can name as `node.model`, with the
+//! method and the spread of each value as comments. `README.md` describes each method and its limits.
 
 mod affinity;
 mod bandwidth;

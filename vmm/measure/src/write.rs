@@ -1,5 +1,6 @@
-//! Writes a description as a fragment of a study.
+//! Writes a description that a study can name as `node.model`.
 
+mod base;
 mod core;
 mod notes;
 mod text;
@@ -11,23 +12,33 @@ use crate::timer::Reading;
 use crate::topology::{Cache, CacheKind, Relation};
 use text::{Text, gigabytes, whole_cycles};
 
+/// Prefetchers of the second level in the built-in descriptions, of AMD and of others.
+const PREFETCH: [&str; 2] = [
+    r#"["stride:entries=64,distance=8,degree=2", "stream:streams=32,distance=20,degree=2,train=2", "up-down"]"#,
+    r#"["stride:entries=64,distance=8,degree=2", "stream:streams=32,distance=20,degree=2,train=2", "adjacent-line"]"#,
+];
+/// Share of the last cache below which a virtual machine is taken to have a part of it.
+const WHOLE: f64 = 0.9;
+/// Latency of another socket's memory as a multiple of the own one's: 147.5 of 80 ns on Skylake-SP (constants of Intel's top-down method).
+const REMOTE: f64 = 1.8;
+
 impl HostDescription {
-    /// Returns a TOML file with the sections `[node]`, `[caches]` and `[memory]` of a study (`vmm/study/STUDY.md`), and a section `[core]` with
-    /// what a study has no key for. Comments give unit, method and spread of each value.
+    /// Returns a TOML file that a study can name as `node.model`: the sections `[node]`, `[core]`, `[caches]` and `[memory]` of a study, with
+    /// what was measured. Comments give method and spread of each value.
     pub fn to_toml(&self) -> String {
         let mut text = Text::default();
         self.head(&mut text);
         self.node(&mut text);
+        self.core(&mut text);
         self.caches(&mut text);
         self.coherence(&mut text);
         self.memory_section(&mut text);
-        self.core(&mut text);
         text.finish()
     }
 
     fn head(&self, text: &mut Text) {
-        text.comment("The machine on which this was measured. Spread: distance of the quartiles of repeated runs, as a share of the value.");
-        text.comment("Times are lower deciles, rates upper deciles of the runs. vmm/measure/README.md describes the methods.");
+        text.comment("Description of a node. A study uses it by node.model = \"PATH\", and may override single keys.");
+        text.comment("Times are lower deciles, rates upper deciles of the runs. Spread: distance of the quartiles, as a share of the value.");
         for note in self.notes() {
             text.comment(&format!("- {note}"));
         }
@@ -37,90 +48,121 @@ impl HostDescription {
         let topology = &self.topology;
         let clock = &self.clock;
         text.section("[node]");
-        text.comment("Linux, /sys/devices/system/cpu.");
-        text.key("sockets", topology.sockets());
-        text.key("cores", topology.cores());
-        text.key("threads", topology.threads());
-        text.comment("Linux, MemTotal, down to whole 2 MiB of a socket.");
-        let unit = topology.sockets() as u64 * 2;
-        text.quoted(
-            "memory",
-            &format!("{} MiB", (self.identity.memory >> 20) / unit * unit),
-        );
+        text.comment(&format!(
+            "Sockets, cores and memory are the study's. This machine: sockets = {}, cores = {}, threads = {}, {} MiB.",
+            topology.sockets(),
+            topology.cores(),
+            topology.threads(),
+            self.identity.memory >> 20
+        ));
         let range = format!(
             "96 % of the runs: {:.3} to {:.3} GHz",
             clock.range.0, clock.range.1
         );
-        text.measured(
-            "Clock of the core: dependent additions by processor time",
-            clock.core,
-            &range,
-        );
-        text.comment(&format!(
-            "The time-stamp counter runs at {:.4} GHz.",
-            clock.tsc
-        ));
+        text.measured("Dependent additions by processor time", clock.core, &range);
         text.quoted(
             "frequency",
             &format!("{:.0} MHz", clock.core.value * 1000.0),
         );
-        text.comment("CPUID. A hypervisor may have changed it.");
-        text.quoted(
-            "brand",
-            self.identity
-                .brand
-                .get(..47)
-                .unwrap_or(&self.identity.brand),
-        );
+        let brand = &self.identity.brand;
+        if !brand.is_empty() {
+            text.comment("CPUID. A hypervisor may have changed it.");
+            text.quoted("brand", brand.get(..47).unwrap_or(brand));
+        }
     }
 
     fn caches(&self, text: &mut Text) {
         text.section("[caches]");
         let line = self.topology.caches.first().map_or(64, |cache| cache.line);
-        text.comment("CPUID.");
+        text.comment("Sizes, ways and sharing are those of CPUID and Linux.");
         text.quoted("line", &format!("{line} B"));
         let mut data = 0;
         for cache in &self.topology.caches {
             text.section("[[caches.level]]");
-            self.cache(text, cache);
-            if cache.kind != CacheKind::Instruction {
+            if cache.kind == CacheKind::Instruction {
+                self.cache(text, cache, 0);
+                if let Some(way) = self.way_out(0) {
+                    text.comment("That of the data cache.");
+                    text.key("latency.fetch_miss", whole_cycles(way));
+                }
+            } else {
+                self.cache(text, cache, data);
                 self.cache_times(text, data);
                 data += 1;
             }
         }
     }
 
-    /// Writes what CPUID and Linux tell of a cache.
-    fn cache(&self, text: &mut Text, cache: &Cache) {
+    /// Writes what CPUID and Linux tell of a cache. `index` is that of the data cache of the same level, counted from the first.
+    fn cache(&self, text: &mut Text, cache: &Cache, index: usize) {
         text.key("level", cache.level);
-        let kind = match cache.kind {
-            CacheKind::Data => "data",
-            CacheKind::Instruction => "instruction",
-            CacheKind::Unified => "unified",
-        };
-        text.quoted("kind", kind);
-        text.comment("CPUID and Linux.");
-        text.quoted("size", &format!("{} KiB", cache.size >> 10));
+        if cache.level == 1 {
+            text.quoted(
+                "kind",
+                match cache.kind {
+                    CacheKind::Instruction => "instruction",
+                    CacheKind::Data | CacheKind::Unified => "data",
+                },
+            );
+        }
+        let part = self
+            .part_of_last(cache)
+            .filter(|_| index + 1 == self.levels.len());
+        if let Some(part) = part {
+            let whole = cache.size >> 10;
+            text.comment(&format!(
+                "The part that this virtual machine gets. The whole cache: size = \"{whole} KiB\"."
+            ));
+            text.quoted("size", &bytes(part));
+        } else {
+            text.quoted("size", &bytes(cache.size));
+        }
         text.key("ways", cache.ways);
         let sharers = self.topology.sharers(cache);
+        let all = self.topology.cores();
         let shared_by = match sharers {
-            1 => "core".to_owned(),
-            all if all == self.topology.cores() => "socket".to_owned(),
-            some => format!("{some} cores"),
+            // On a single core, Linux does not tell a shared cache from a private one. The third level is shared on all servers.
+            1 if all > 1 || cache.level < 3 => "core".to_owned(),
+            some if some < all => format!("{some} cores"),
+            _ => "socket".to_owned(),
         };
         text.quoted("shared_by", &shared_by);
         if cache.level > 1 {
             self.inclusion(text, cache);
         }
+        if cache.level == 2 {
+            text.comment("Not measured: prefetchers of the built-in descriptions.");
+            let [amd, others] = PREFETCH;
+            let zen = self.base().name.starts_with("zen");
+            text.key("prefetch", if zen { amd } else { others });
+        }
+    }
+
+    /// Returns the bytes of the last cache that a virtual machine gets, down to whole ways x lines; `None` if it gets all, or more than that
+    /// is not known.
+    fn part_of_last(&self, cache: &Cache) -> Option<u64> {
+        self.identity.hypervisor.as_ref()?;
+        self.last_share().filter(|share| *share < WHOLE)?;
+        let caches = self.topology.data_caches();
+        let inner = caches.iter().rev().nth(1).map_or(0, |inner| inner.size);
+        // The working set that is served lies in the inner level, too, if the last one has other lines than that.
+        let others = if self.is_exclusive(cache) { inner } else { 0 };
+        let served = (self.levels.last()?.reach as u64).saturating_sub(others);
+        let step = u64::from(cache.ways) * u64::from(cache.line);
+        let part = served / step * step;
+        (part > inner).then_some(part)
+    }
+
+    fn is_exclusive(&self, cache: &Cache) -> bool {
+        !cache.inclusive && cache.level == 3 && self.base().has_victim_third_level()
     }
 
     fn inclusion(&self, text: &mut Text, cache: &Cache) {
-        let zen = self.identity.vendor == "AuthenticAMD" && self.identity.signature.0 >= 0x17;
         let inclusion = if cache.inclusive {
             text.comment("CPUID.");
             "inclusive"
-        } else if zen && cache.level == 3 {
-            text.comment("Not measured. The third level of Zen cores takes the lines that the second replaces (AMD's optimization guides).");
+        } else if self.is_exclusive(cache) {
+            text.comment("Not measured. It takes the lines that the second level replaces (optimization guides of AMD and Intel).");
             "exclusive"
         } else {
             text.comment(
@@ -129,6 +171,12 @@ impl HostDescription {
             "non_inclusive"
         };
         text.quoted("inclusion", inclusion);
+    }
+
+    /// Returns the cycles from the data cache `index` to the next one; `None` for the last one.
+    fn way_out(&self, index: usize) -> Option<f64> {
+        let outer = self.levels.get(index + 1)?;
+        Some(outer.time.cycles.value - self.levels.get(index)?.time.cycles.value)
     }
 
     /// Writes latencies of the data cache `index`, counted from the first level.
@@ -153,10 +201,15 @@ impl HostDescription {
                 percent(slow, size)
             ));
         }
-        if let Some(outer) = self.levels.get(index + 1) {
-            let way = outer.time.cycles.value - load.value;
-            text.comment("Load to use of the next level less that of this one.");
+        if let Some(way) = self.way_out(index) {
+            text.comment(
+                "Load to use of the next level less that of this one. Only reads are measured.",
+            );
             text.key("latency.read_miss", whole_cycles(way));
+            text.key("latency.write_miss", whole_cycles(way));
+            if index > 0 {
+                text.key("latency.fetch_miss", whole_cycles(way));
+            }
         } else if let Some((_, transfer)) = self
             .transfers
             .iter()
@@ -242,7 +295,15 @@ impl HostDescription {
             all,
             &what,
         );
-        text.quoted("local", &format!("{:.1} ns", (all.value - last).max(0.0)));
+        let local = (all.value - last).max(0.0);
+        text.quoted("local", &format!("{local:.1} ns"));
+        text.comment(&format!(
+            "Not measured: {REMOTE} times the local latency in all, as on Skylake-SP."
+        ));
+        text.quoted(
+            "remote",
+            &format!("{:.1} ns", (REMOTE * all.value - last).max(local)),
+        );
         if let Some(bandwidth) = self.bandwidths.last().and_then(|all| all.last()) {
             let Bandwidth { cores, load, .. } = bandwidth;
             text.measured(&format!("Loads of {cores} cores at a time"), *load, "");
@@ -252,30 +313,88 @@ impl HostDescription {
     }
 }
 
+/// Returns a size in KiB, or in bytes where it has no whole KiB.
+fn bytes(size: u64) -> String {
+    match size % 1024 {
+        0 => format!("{} KiB", size >> 10),
+        _ => format!("{size} B"),
+    }
+}
+
 fn percent(part: f64, size: u64) -> f64 {
     100.0 * part / size as f64
 }
 
 #[cfg(test)]
 mod tests {
+    use nodescope_study::Study;
+
+    use crate::description::{HostDescription, example};
+
+    /// Returns the study of a machine with this description as its node.
+    fn study(host: &HostDescription, node: &str) -> Study {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("mine.toml"), host.to_toml()).unwrap();
+        let text = format!(
+            "[cluster]\nnodes = 1\n[node]\nmodel = \"mine.toml\"\n{node}[job]\ncommand = \"/bin/true\"\n[[window]]\nmeasure = \"until closed\"\nopen = \"guest\"\n"
+        );
+        let study = Study::parse(&folder.path().join("study.toml"), &text);
+        study.unwrap_or_else(|problems| panic!("{problems}\n{}", host.to_toml()))
+    }
+
     #[test]
-    fn the_description_is_toml_with_the_keys_of_a_study() {
-        let text = crate::description::example().to_toml();
+    fn a_study_takes_the_description_as_its_node() {
+        for node in ["", "cores = 2\n", "sockets = 2\ncores = 4\n"] {
+            let study = study(&example(), node);
+            assert_eq!(study.topology.tsc_hz, 3_500_000_000);
+            assert_eq!(study.topology.brand, "A \"processor\"");
+            let levels = &study.caches.levels;
+            assert_eq!(levels.len(), 3);
+            assert_eq!(levels[0].latency.read_miss, 10);
+            assert_eq!(levels[1].latency.write_miss, 36);
+            assert!(study.windows[0].models.core.is_some());
+        }
+    }
+
+    #[test]
+    fn the_core_has_what_was_measured() {
+        let study = study(&example(), "");
+        let models = &study.windows[0].models;
+        let text = &models.core.as_ref().unwrap().description;
+        let core = nodescope_plugin_pipeline::Core::from_toml(text).unwrap();
+        let base = nodescope_plugin_pipeline::Core::preset("zen4").unwrap();
+        assert_eq!(core.load.line_fills, 22);
+        assert_eq!(core.store.forward, 7);
+        assert_eq!((core.tlb.first_entries, core.tlb.first_ways), (72, 72));
+        assert_eq!((core.tlb.second_latency, core.tlb.walk_latency), (7, 53));
+        assert_eq!(
+            (core.costs.locked, core.costs.pause, core.costs.memory_fence),
+            (7, 90, 58)
+        );
+        // 30 GB/s at 3.5 GHz: 8.6 bytes a cycle.
+        assert_eq!(
+            core.bandwidth.memory,
+            (64.0 * 256.0 / 8.6_f64).round() as u32
+        );
+        assert_eq!(core.pipeline, base.pipeline);
+    }
+
+    #[test]
+    fn the_description_is_short_and_has_the_keys_of_a_study() {
+        let text = example().to_toml();
+        assert!(text.lines().count() < 150, "{text}");
         let table: toml::Table = text.parse().unwrap();
-        assert_eq!(table["node"]["frequency"].as_str(), Some("3500 MHz"));
-        assert_eq!(table["node"]["brand"].as_str(), Some("A \"processor\""));
+        for key in ["sockets", "cores", "threads", "memory"] {
+            assert!(table["node"].get(key).is_none(), "{key}");
+        }
         let levels = table["caches"]["level"].as_array().unwrap();
         assert_eq!(levels.len(), 4);
         assert_eq!(
-            levels[0]["latency"]["read_miss"].as_str(),
+            levels[1]["latency"]["fetch_miss"].as_str(),
             Some("10 cycles")
         );
-        assert_eq!(levels[1]["kind"].as_str(), Some("instruction"));
-        assert_eq!(
-            levels[2]["latency"]["read_miss"].as_str(),
-            Some("36 cycles")
-        );
         assert_eq!(levels[3]["shared_by"].as_str(), Some("socket"));
+        assert_eq!(levels[3]["size"].as_str(), Some("32768 KiB"));
         assert_eq!(levels[3]["inclusion"].as_str(), Some("exclusive"));
         let coherence = &table["caches"]["coherence"];
         assert_eq!(coherence["from"]["other_core"].as_str(), Some("40 cycles"));
@@ -291,23 +410,59 @@ mod tests {
     }
 
     #[test]
-    fn the_core_has_values_with_units() {
-        let table: toml::Table = crate::description::example().to_toml().parse().unwrap();
+    fn values_that_are_not_plausible_stay_those_of_the_base() {
+        let mut host = example();
+        host.stores.forwarding = host.stores.fixed_forwarding;
+        host.parallelism[1].misses.value = 31.5;
+        host.tlb.stated = (Some(72), Some(3000));
+        let table: toml::Table = host.to_toml().parse().unwrap();
         let core = &table["core"];
-        assert_eq!(core["mispredict"].as_str(), Some("18.0 cycles"));
-        assert_eq!(core["line_fill_buffers"].as_integer(), Some(22));
-        assert_eq!(core["tlb"]["first"].as_integer(), Some(72));
-        assert_eq!(
-            core["bandwidth"]["l3"]["all_cores"]["load"].as_str(),
-            Some("60.0 GB/s")
-        );
-        assert_eq!(core["prefetch"]["memory"][1][0].as_integer(), Some(-1));
-        assert!(core.get("reorder_buffer").is_none());
+        assert!(core["store"].get("forward").is_none());
+        assert!(core["load"].get("line_fills").is_none());
+        assert!(core["tlb"].get("second_entries").is_some());
+        host.tlb.stated = (None, Some(3001));
+        let table: toml::Table = host.to_toml().parse().unwrap();
+        assert!(table["core"]["tlb"].get("first_entries").is_none());
+        assert!(table["core"]["tlb"].get("second_entries").is_none());
+        study(&host, "");
+    }
+
+    #[test]
+    fn a_virtual_machine_has_the_part_of_the_last_cache_that_it_gets() {
+        let mut host = example();
+        host.levels[2].reach = 8_388_900.0;
+        let size = |host: &HostDescription| {
+            let study = study(host, "cores = 2\n");
+            study.caches.levels[2].size
+        };
+        // Less the second level, whose lines an exclusive cache does not have, and down to 16 lines of 64 bytes.
+        assert_eq!(size(&host), (8 << 20) - (1 << 20));
+        assert!(host.to_toml().contains("size = \"32768 KiB\""));
+        host.identity.hypervisor = None;
+        assert_eq!(size(&host), 32 << 20);
+    }
+
+    #[test]
+    fn processors_of_all_vendors_have_a_base() {
+        for (vendor, signature) in [
+            ("GenuineIntel", (6, 0x8f, 8)),
+            ("GenuineIntel", (6, 0x3f, 2)),
+            ("AuthenticAMD", (0x17, 0x31, 0)),
+            ("AuthenticAMD", (0x1a, 2, 1)),
+            ("SomethingNew", (7, 1, 1)),
+        ] {
+            let mut host = example();
+            host.identity.vendor = vendor.to_owned();
+            host.identity.signature = signature;
+            study(&host, "cores = 4\n");
+            let nearest = host.to_toml().contains("this one is the nearest");
+            assert_eq!(nearest, !host.base().exact, "{vendor}");
+        }
     }
 
     #[test]
     fn notes_say_what_a_virtual_machine_hides() {
-        let mut host = crate::description::example();
+        let mut host = example();
         assert!(!host.to_toml().contains("share no last cache"));
         host.transfers[0].1.modified.nanoseconds.value = 120.0;
         host.transfers[0].1.together = 0.6;

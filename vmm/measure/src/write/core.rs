@@ -1,266 +1,189 @@
-//! The section `[core]`: what a study has no key for.
+//! The section `[core]`: what differs from a built-in core.
 
-use super::text::{Text, cycles, gigabytes};
-use crate::bandwidth::{Bandwidth, vector};
+use nodescope_plugin_pipeline::Core;
+
+use super::base::Base;
+use super::text::Text;
 use crate::description::HostDescription;
-use crate::levels::Point;
-use crate::prefetch::Stream;
-use crate::timer::Reading;
-use crate::topology::Relation;
+
+/// Misses in flight that are written. Fewer are no out-of-order core's. With more, the 32 walks that are measured leave misses over.
+const MISSES: std::ops::RangeInclusive<f64> = 4.0..=30.0;
+/// Cycles of store forwarding that are written. Fewer are those of cores that predict the pair, more those of a shared core.
+const FORWARD: std::ops::RangeInclusive<f64> = 3.0..=20.0;
 
 impl HostDescription {
-    /// Writes the section.
-    pub fn core(&self, text: &mut Text) {
-        text.section("[core]");
-        let mispredict = self.branches.mispredict;
-        text.measured(
-            "A mispredicted branch: random less predicted bits, the same code",
-            mispredict.cycles,
-            "",
-        );
-        text.quoted("mispredict", &cycles(mispredict.cycles.value));
-        let load = self.levels.first().map(|level| level.time);
-        if let Some(load) = load {
-            text.measured("Load to use of the first level", load.cycles, "");
-            text.quoted("load", &cycles(load.cycles.value));
-        }
-        let misses = self
-            .parallelism
-            .iter()
-            .map(|p| p.misses)
-            .max_by(|a, b| a.value.total_cmp(&b.value));
-        if let Some(misses) = misses {
-            text.measured("The greater of misses_in_flight", misses, "");
-            text.key("line_fill_buffers", misses.value.round());
-        }
-        text.comment("reorder_buffer is not measured.");
-        self.store_keys(text);
-        self.flight(text);
-        self.translation(text);
-        self.streams(text);
-        self.transfer_keys(text);
-        self.bandwidth_keys(text);
-        self.curves(text);
+    /// Returns the built-in core on which the description is based.
+    pub fn base(&self) -> Base {
+        let (family, model, _) = self.identity.signature;
+        Base::of(&self.identity.vendor, family, model)
     }
 
-    fn store_keys(&self, text: &mut Text) {
+    /// Writes the section.
+    pub fn core(&self, text: &mut Text) {
+        let base = self.base();
+        let (family, model, _) = self.identity.signature;
+        text.section("[core]");
+        let id = format!("CPUID: family {family}, model {model}");
+        if base.exact {
+            text.comment(&format!("{id}."));
+        } else {
+            text.comment(&format!("{id}. There is no description of this core. Of those that there are, this one is the nearest."));
+        }
+        text.quoted("base", base.name);
+        text.comment("pipeline.mispredict_penalty is that of the base: it counts from the execution of the branch.");
+        text.measured(
+            "A mispredicted branch in all: random less predicted bits, the same code",
+            self.branches.mispredict.cycles,
+            &format!("{:.1} cycles", self.branches.mispredict.cycles.value),
+        );
+        self.load(text);
+        self.store(text);
+        self.translation(text, base);
+        self.bandwidth(text);
+        self.costs(text);
+    }
+
+    fn load(&self, text: &mut Text) {
+        let [last, memory] = self.parallelism.each_ref().map(|p| p.misses);
+        let most = if last.value > memory.value {
+            last
+        } else {
+            memory
+        };
+        text.section("[core.load]");
+        text.measured(
+            "Misses in flight, latency over the shortest time between loads of up to 32 walks",
+            most,
+            &format!(
+                "{:.1} from the last cache, {:.1} from memory",
+                last.value, memory.value
+            ),
+        );
+        if MISSES.contains(&most.value) {
+            text.key("line_fills", most.value.round());
+        } else {
+            text.comment("line_fills is that of the base: the walks do not show it.");
+        }
+    }
+
+    fn store(&self, text: &mut Text) {
         let stores = &self.stores;
+        text.section("[core.store]");
+        text.measured(
+            "From a store's data to a load's, the store being one of two at random",
+            stores.forwarding.cycles,
+            &format!(
+                "{:.1} cycles; always the same store: {:.1}",
+                stores.forwarding.cycles.value, stores.fixed_forwarding.cycles.value
+            ),
+        );
+        if FORWARD.contains(&stores.forwarding.cycles.value) {
+            text.key("forward", stores.forwarding.cycles.value.round());
+        } else {
+            text.comment("forward is that of the base: the measurement is not plausible.");
+        }
+    }
+
+    fn translation(&self, text: &mut Text, base: Base) {
+        let tlb = &self.tlb;
+        text.section("[core.tlb]");
+        if let Ok(core) = Core::preset(base.name) {
+            let known = core.tlb;
+            entries(
+                text,
+                "first",
+                (tlb.stated.0, tlb.first),
+                (known.first_entries, known.first_ways),
+            );
+            entries(
+                text,
+                "second",
+                (tlb.stated.1, tlb.second),
+                (known.second_entries, known.second_ways),
+            );
+        }
+        let second = tlb.second_hit.cycles;
+        text.measured(
+            "What the second level adds to a load: a line a page less neighbouring lines",
+            second,
+            &format!("{:.1} cycles", second.value),
+        );
+        text.key("second_latency", second.value.max(0.0).round());
+        let walk = tlb.walk.cycles;
+        text.measured(
+            "What the page tables add to a load, less the second level",
+            walk,
+            &format!("{:.1} cycles in all", walk.value),
+        );
+        text.key("walk_latency", (walk.value - second.value).max(0.0).round());
+        if self.huge_pages_save_nothing() {
+            text.comment("Huge pages need as many translations as small ones.");
+            text.key("large_pages", false);
+        }
+    }
+
+    fn bandwidth(&self, text: &mut Text) {
+        let clock = self.clock.core.value;
+        text.section("[core.bandwidth]");
+        text.comment("Loads of one core, in bytes a cycle.");
+        let caches = self.topology.data_caches();
+        for (place, all) in self.bandwidths.iter().enumerate() {
+            let key = match caches.get(place).map(|cache| cache.level) {
+                Some(2) => "second_level",
+                Some(3) => "third_level",
+                None => "memory",
+                Some(_) => continue,
+            };
+            if let Some(one) = all.first() {
+                let rate = format!("{:.1} GB/s", one.load.value);
+                text.measured("Loads of vectors in ascending order", one.load, &rate);
+                text.key(key, format!("{:.1}", (one.load.value / clock).max(0.1)));
+            }
+        }
+    }
+
+    fn costs(&self, text: &mut Text) {
+        let stores = &self.stores;
+        text.section("[core.costs]");
         let rows = [
             (
-                "store_forwarding",
-                stores.forwarding,
-                "From a store's data to a load's, the store being one of two at random",
-            ),
-            (
-                "store_forwarding_fixed",
-                stores.fixed_forwarding,
-                "The same with one store, whose forwarding some cores predict",
-            ),
-            (
-                "store",
-                stores.store,
-                "From one store to the next, first level",
-            ),
-            (
-                "store_second_level",
-                stores.second_level_store,
-                "From one store to the next, a line each, second level, ascending",
-            ),
-            (
-                "locked_add",
+                "locked",
                 stores.locked_add,
                 "A locked addition, first level",
             ),
-            ("fence", stores.fence, "MFENCE with nothing to wait for"),
             ("pause", stores.pause, "PAUSE"),
-        ];
-        for (key, reading, method) in rows {
-            text.measured(method, reading.cycles, &nanoseconds(reading));
-            text.quoted(key, &cycles(reading.cycles.value));
-        }
-    }
-
-    fn flight(&self, text: &mut Text) {
-        text.section("[core.misses_in_flight]");
-        for (name, parallelism) in ["last_cache", "memory"].into_iter().zip(&self.parallelism) {
-            text.measured(
-                "Latency over the shortest time between loads of up to 32 walks",
-                parallelism.misses,
-                "",
-            );
-            text.key(name, format!("{:.1}", parallelism.misses.value));
-            let pairs = parallelism
-                .steps
-                .iter()
-                .map(|step| format!("[{}, {:.2}]", step.walks, step.time.cycles.value));
-            text.comment("Number of walks, and cycles from one load to the next.");
-            text.key(&format!("{name}_walks"), list(pairs));
-        }
-    }
-
-    fn translation(&self, text: &mut Text) {
-        let tlb = &self.tlb;
-        text.section("[core.tlb]");
-        let stated = |entries: Option<u32>| {
-            entries.map_or_else(
-                || "CPUID does not tell".to_owned(),
-                |n| format!("CPUID: {n}"),
-            )
-        };
-        text.comment(&format!(
-            "Pages of 4 KiB that the first level translates. {}.",
-            stated(tlb.stated.0)
-        ));
-        text.key("first", tlb.first.round());
-        text.comment(&format!(
-            "Pages of 4 KiB that both levels translate. {}.",
-            stated(tlb.stated.1)
-        ));
-        text.key("second", tlb.second.round());
-        for (key, reading, what) in [
-            ("second_hit", tlb.second_hit, "second level"),
-            ("walk", tlb.walk, "page tables"),
-        ] {
-            let method =
-                format!("What the {what} add to a load: a line a page less neighbouring lines");
-            text.measured(
-                &method.replace("second level add", "second level adds"),
-                reading.cycles,
-                &nanoseconds(reading),
-            );
-            text.quoted(key, &cycles(reading.cycles.value));
-        }
-    }
-
-    fn streams(&self, text: &mut Text) {
-        text.section("[core.prefetch]");
-        text.comment("Stride in lines, and cycles a dependent load. What is faster than the load to use is the work of prefetchers.");
-        let last = self
-            .levels
-            .last()
-            .map_or(0.0, |level| level.time.cycles.value);
-        let places = [
-            ("last_cache", last),
-            ("memory", self.far_memory.cycles.value),
-        ];
-        for ((name, random), streams) in places.into_iter().zip(&self.streams) {
-            let pair =
-                |stream: &Stream| format!("[{}, {:.1}]", stream.stride, stream.time.cycles.value);
-            text.comment(&format!("In random order {random:.1} cycles."));
-            text.key(name, list(streams.iter().map(pair)));
-        }
-    }
-
-    fn transfer_keys(&self, text: &mut Text) {
-        for (relation, transfer) in &self.transfers {
-            text.section(match relation {
-                Relation::OtherCore => "[core.transfer.other_core]",
-                Relation::OtherGroup => "[core.transfer.other_group]",
-                Relation::OtherSocket => "[core.transfer.other_socket]",
-            });
-            let rows = [
-                (
-                    "one_way",
-                    transfer.one_way,
-                    "A word that two cores write in turn: half of a round trip",
-                ),
-                (
-                    "shared_counter",
-                    transfer.shared_counter,
-                    "From one locked addition to the next, two cores at a time, median",
-                ),
-            ];
-            for (key, reading, method) in rows {
-                text.measured(method, reading.nanoseconds, &nanoseconds(reading));
-                text.quoted(key, &cycles(reading.cycles.value));
-            }
-            text.comment("Rate of independent additions while the other core works, as a share of the rate alone, median.");
-            text.key("together", format!("{:.2}", transfer.together));
-        }
-    }
-
-    fn bandwidth_keys(&self, text: &mut Text) {
-        let caches = self.topology.data_caches();
-        for (place, all) in self.bandwidths.iter().enumerate() {
-            let name = caches
-                .get(place)
-                .map_or_else(|| "memory".to_owned(), |cache| format!("l{}", cache.level));
-            for (index, bandwidth) in all.iter().enumerate() {
-                let cores = if index == 0 { "one_core" } else { "all_cores" };
-                text.section(&format!("[core.bandwidth.{name}.{cores}]"));
-                rates(text, bandwidth);
-            }
-        }
-    }
-
-    /// Writes the latency curves: a size in KiB, and cycles.
-    fn curves(&self, text: &mut Text) {
-        text.section("[core.curves]");
-        text.comment("Working set in KiB, and cycles of a dependent load in random order.");
-        let rows = [
             (
-                "huge_pages",
-                &self.huge_curve,
-                "Pages of 2 MiB; shared caches are loaded anew before each run.",
-            ),
-            (
-                "small_pages",
-                &self.small_curve,
-                "The same with pages of 4 KiB.",
-            ),
-            (
-                "slow",
-                &self.slow_curve,
-                "Pages of 2 MiB; shared caches are not loaded anew, so that other cores take lines away.",
+                "memory_fence",
+                stores.fence,
+                "MFENCE with nothing to wait for",
             ),
         ];
-        for (key, curve, comment) in rows {
-            let pair = |p: &Point| format!("[{:.0}, {:.1}]", p.size / 1024.0, p.time.cycles.value);
-            text.comment(comment);
-            text.key(key, list(curve.points.iter().map(pair)));
-        }
-        text.comment("Pages of 4 KiB with a line each, and cycles that translation adds; then lines as far apart in huge pages.");
-        for (key, curve) in [
-            ("translation_small", &self.tlb.curve),
-            ("translation_huge", &self.tlb.huge_curve),
-        ] {
-            let pair = |p: &Point| format!("[{:.0}, {:.1}]", p.size, p.time.cycles.value);
-            text.key(key, list(curve.iter().map(pair)));
+        for (key, reading, what) in rows {
+            let cycles = format!("{:.1} cycles", reading.cycles.value);
+            text.measured(what, reading.cycles, &cycles);
+            text.key(key, reading.cycles.value.max(0.0).round());
         }
     }
 }
 
-/// Writes the rates of a place.
-fn rates(text: &mut Text, bandwidth: &Bandwidth) {
-    let Bandwidth {
-        cores, working_set, ..
-    } = bandwidth;
-    let vector = vector();
-    text.comment(&format!(
-        "{cores} cores at a time, {} KiB each, vectors of {vector} bytes.",
-        working_set >> 10
-    ));
-    let rows = [
-        ("load", bandwidth.load, "Bytes read"),
-        ("store", bandwidth.store, "Bytes written"),
-        ("copy", bandwidth.copy, "Bytes read and bytes written"),
-    ];
-    for (key, rate, what) in rows {
-        text.measured(what, rate, "");
-        text.quoted(key, &gigabytes(rate.value));
+/// Writes the entries of a level of the TLB that CPUID states. `seen` has them and what was measured, `known` entries and ways of the base.
+fn entries(text: &mut Text, level: &str, seen: (Option<u32>, f64), known: (u32, u32)) {
+    let ((stated, reach), (entries, ways)) = (seen, known);
+    let measured = format!("Pages of 4 KiB that were translated: {reach:.0}.");
+    match stated.filter(|stated| *stated > 0) {
+        None => text.comment(&format!("CPUID tells no entries. {measured}")),
+        // A level with as many ways as entries has so in every size.
+        Some(stated) if entries == ways => {
+            text.comment(&format!("CPUID. {measured}"));
+            text.key(&format!("{level}_entries"), stated);
+            text.key(&format!("{level}_ways"), stated);
+        }
+        Some(stated) if stated % ways == 0 => {
+            text.comment(&format!("CPUID. {measured}"));
+            text.key(&format!("{level}_entries"), stated);
+        }
+        Some(stated) => text.comment(&format!(
+            "CPUID tells {stated} entries, which {ways} ways do not divide. {measured}"
+        )),
     }
-}
-
-fn nanoseconds(reading: Reading) -> String {
-    format!("{:.2} ns", reading.nanoseconds.value)
-}
-
-/// Returns a TOML list with up to eight elements a line.
-fn list(elements: impl Iterator<Item = String>) -> String {
-    let elements: Vec<String> = elements.collect();
-    let lines: Vec<String> = elements
-        .chunks(8)
-        .map(|line| format!("    {},\n", line.join(", ")))
-        .collect();
-    format!("[\n{}]", lines.concat())
 }

@@ -66,19 +66,22 @@ impl HostDescription {
             )),
             None => notes.push("Linux does not tell whether it gave huge pages.".to_owned()),
         }
+        if self.huge_pages_save_nothing() {
+            notes.push("Huge pages need as many translations as small ones: the hypervisor backs them by small pages.".to_owned());
+        }
+        notes
+    }
+
+    /// Returns whether translations of huge pages cost as much as those of small ones.
+    pub fn huge_pages_save_nothing(&self) -> bool {
         let added = |curve: &[crate::Point]| {
             curve
                 .iter()
                 .find(|p| p.size >= COMPARED)
                 .map(|p| p.time.cycles.value)
         };
-        if let (Some(small), Some(huge)) = (added(&self.tlb.curve), added(&self.tlb.huge_curve))
-            && small > 1.0
-            && huge > 0.5 * small
-        {
-            notes.push("Huge pages need as many translations as small ones: the hypervisor backs them by small pages.".to_owned());
-        }
-        notes
+        let (small, huge) = (added(&self.tlb.curve), added(&self.tlb.huge_curve));
+        matches!((small, huge), (Some(small), Some(huge)) if small > 1.0 && huge > 0.5 * small)
     }
 
     /// Says where cores are not as near to each other as Linux tells.
@@ -110,7 +113,7 @@ impl HostDescription {
     }
 
     /// Returns the share of the last cache that working sets get, at most 1.
-    fn last_share(&self) -> Option<f64> {
+    pub fn last_share(&self) -> Option<f64> {
         let size = self.topology.data_caches().last()?.size as f64;
         Some((self.levels.last()?.reach / size).min(1.0))
     }

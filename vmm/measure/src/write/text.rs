@@ -47,11 +47,6 @@ pub fn whole_cycles(cycles: f64) -> String {
     format!("\"{:.0} cycles\"", cycles.max(0.0))
 }
 
-/// Returns a text of cycles, without quotes.
-pub fn cycles(cycles: f64) -> String {
-    format!("{cycles:.1} cycles")
-}
-
 /// Returns a text of GB/s, without quotes.
 pub fn gigabytes(rate: f64) -> String {
     format!("{rate:.1} GB/s")
