@@ -53,10 +53,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let prefetches = recordings.list.iter().flat_map(|r| &r.answers);
         let steps: usize = recordings.list.iter().map(|r| r.steps.len()).sum();
         for source in Source::ALL {
-            let of = prefetches.clone().filter(|a| a.prefetched_into > 0 && a.source == Some(source));
+            let of = prefetches
+                .clone()
+                .filter(|a| a.prefetched_into > 0 && a.source == Some(source));
             let count = of.count();
             if count > 0 {
-                print!(" {} prefetched {:.4}", source.name(), count as f64 / steps as f64);
+                print!(
+                    " {} prefetched {:.4}",
+                    source.name(),
+                    count as f64 / steps as f64
+                );
             }
         }
         println!();

@@ -1,15 +1,15 @@
 //! Lines that are on their way to the core.
 
 /// A line on its way, or that has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
     /// Cycle in which the line is there.
     pub(crate) ready: u64,
+    /// Cycles from the request to then.
+    pub(crate) latency: u64,
     /// Level of the cache that gets the line, from 1 on.
     pub(crate) level: u8,
 }
-
-pub(crate) use Line as OnTheWay;
 
 /// Number of lines that are remembered at a time: a power of two.
 const ENTRIES: usize = 1 << 12;
@@ -20,7 +20,7 @@ pub(crate) struct Lines(Vec<(u64, Line)>);
 
 impl Default for Lines {
     fn default() -> Self {
-        Self(vec![(u64::MAX, Line { ready: 0, level: 0 }); ENTRIES])
+        Self(vec![(u64::MAX, Line::default()); ENTRIES])
     }
 }
 
@@ -35,6 +35,17 @@ impl Lines {
     pub(crate) fn find(&self, line: u64) -> Option<Line> {
         let (known, at) = self.0[Self::slot(line)];
         (known == line).then_some(at)
+    }
+
+    /// Returns when the first level has a line that an earlier instruction has brought there; 0 if that is not known. The access starts at
+    /// `start`, maybe before the earlier instruction has requested the line. It then requests the line itself.
+    pub(crate) fn first_level(&mut self, line: u64, start: u64) -> u64 {
+        let (known, at) = &mut self.0[Self::slot(line)];
+        if *known != line || at.level != 1 {
+            return 0;
+        }
+        at.ready = at.ready.min(start + at.latency);
+        at.ready
     }
 
     /// Returns whether a line is still on its way at `now`.

@@ -132,12 +132,16 @@ impl PortTable {
     }
 }
 
-/// A path that moves one line at a time, in a fixed number of cycles each: between two levels, or to memory.
-#[derive(Clone, Copy, Debug, Default)]
+/// Slots that a path remembers: a power of two.
+const SLOTS: u64 = 1 << 12;
+
+/// A path that moves one line at a time, in a fixed number of cycles each: between two levels, or to memory. Time is cut into slots of one
+/// line each. Requests come in program order, and may take a slot before one that is taken already.
+#[derive(Clone, Debug)]
 pub(crate) struct Path {
-    /// Time at which the path is free, in 1/256 of a cycle.
-    free_at: u64,
-    /// Time for a line, in 1/256 of a cycle.
+    /// Numbers of the slots that are taken, modulo [`SLOTS`].
+    taken: Vec<u64>,
+    /// Time for a line, in 1/256 of a cycle; 0 for no limit.
     each_line: u64,
 }
 
@@ -145,16 +149,23 @@ impl Path {
     /// Makes a path that moves a line in so many 1/256 of a cycle.
     pub(crate) fn new(each_line: u32) -> Self {
         Self {
-            free_at: 0,
+            taken: vec![u64::MAX; SLOTS as usize],
             each_line: each_line.into(),
         }
     }
 
     /// Returns when a line arrives that is requested at `at`, and would arrive at `arrives` on a free path.
     pub(crate) fn arrival(&mut self, at: u64, arrives: u64) -> u64 {
-        let start = self.free_at.max(at << 8);
-        self.free_at = start + self.each_line;
-        arrives.max((self.free_at + 255) >> 8)
+        if self.each_line == 0 {
+            return arrives;
+        }
+        let mut slot = (at << 8) / self.each_line;
+        while self.taken[(slot % SLOTS) as usize] == slot {
+            slot += 1;
+        }
+        self.taken[(slot % SLOTS) as usize] = slot;
+        let moved = ((slot + 1) * self.each_line).div_ceil(256);
+        arrives.max(moved)
     }
 }
 
@@ -200,5 +211,9 @@ mod tests {
         assert_eq!(path.arrival(0, 14), 14);
         let last = (0..20).map(|_| path.arrival(0, 14)).last();
         assert_eq!(last, Some(42));
+        // A later request in program order may be earlier in time.
+        let mut path = Path::new(2 << 8);
+        assert_eq!(path.arrival(100, 114), 114);
+        assert_eq!(path.arrival(10, 24), 24);
     }
 }

@@ -6,7 +6,7 @@
 
 use nodescope_plugin_api::{Access, Answer, DataAccess, Source};
 
-use crate::lines::{Line, Lines, OnTheWay};
+use crate::lines::{Line, Lines};
 use crate::micro::{Flow, Instruction, Kind, MicroOperation, NONE, resource};
 use crate::parameters::Parameters;
 use crate::queues::{InOrder, Path, Pool, PortTable};
@@ -332,7 +332,8 @@ impl<'a> Timing<'a> {
         let size = u64::from(operation.size);
         if let Some(stored) = self.stores.stored(access.linear, size, start) {
             let to_vector = matches!(operation.results[0], resource::VECTOR..resource::MASK);
-            if stored.same && !to_vector && size <= 8 && self.core.forward_same < self.core.forward {
+            if stored.same && !to_vector && size <= 8 && self.core.forward_same < self.core.forward
+            {
                 return stored.data + u64::from(self.core.forward_same);
             }
             let forward = match to_vector {
@@ -405,10 +406,7 @@ impl<'a> Timing<'a> {
                 0 => self.miss(answer, start),
                 early => hit.max(early),
             },
-            None => match self.lines.find(line) {
-                Some(OnTheWay { ready, level: 1 }) => hit.max(ready),
-                _ => hit,
-            },
+            None => hit.max(self.lines.first_level(line, start)),
         };
         if answer.is_some() {
             self.prefetch(event, start);
@@ -424,11 +422,14 @@ impl<'a> Timing<'a> {
             }
             let beyond = self.beyond(answer.source);
             let ready = self.arrival(start, answer.source, beyond);
-            if let (Access::Write, Some(source)) = (answer.access, answer.source) {
-                self.write_back(start, source);
-            }
             let level = answer.prefetched_into;
-            self.lines.set(answer.line, Line { ready, level });
+            let latency = ready - start;
+            let line = Line {
+                ready,
+                latency,
+                level,
+            };
+            self.lines.set(answer.line, line);
         }
     }
 
@@ -445,41 +446,31 @@ impl<'a> Timing<'a> {
         }
     }
 
-    /// Lets a line that is written take the path to memory a second time, when it goes back.
-    fn write_back(&mut self, at: u64, source: Source) {
-        if matches!(source, Source::LocalMemory | Source::RemoteMemory) {
-            self.paths[source as usize].arrival(at, at);
-        }
-    }
-
     /// Times a reference that the first level does not answer; returns when its line is there.
     fn miss(&mut self, answer: &Answer, start: u64) -> u64 {
         let hit = u64::from(self.core.first_level);
         let Some(source) = answer.source else {
             // The first touch of a line that a prefetcher brought, or a permission to write.
-            let ready = match self.lines.find(answer.line) {
-                Some(OnTheWay { ready, .. }) => ready,
-                None => 0,
-            };
+            let ready = self.lines.find(answer.line).map_or(0, |line| line.ready);
             return (start + hit + u64::from(answer.stall)).max(ready);
         };
         let requested = self.line_fills.free(start);
         let beyond = u64::from(answer.stall).max(1);
         let mut ready = self.arrival(requested, Some(source), beyond) + hit;
-        if answer.access == Access::Write {
-            self.write_back(requested, source);
-        }
-        if let Some(OnTheWay {
-            ready: there,
-            level,
-        }) = self.lines.find(answer.line)
-            && level > 1
+        if let Some(line) = self.lines.find(answer.line)
+            && line.level > 1
         {
             // A prefetcher has brought the line to this level, perhaps too late.
-            ready = ready.max(there + self.beyond(Some(Source::Level2)));
+            ready = ready.max(line.ready + self.beyond(Some(Source::Level2)));
         }
         self.line_fills.take(ready);
-        self.lines.set(answer.line, Line { ready, level: 1 });
+        let latency = ready - start;
+        let line = Line {
+            ready,
+            latency,
+            level: 1,
+        };
+        self.lines.set(answer.line, line);
         ready
     }
 
@@ -524,7 +515,7 @@ impl<'a> Timing<'a> {
         let local = Source::LocalMemory;
         if event.answers.iter().any(|a| a.line == line) {
             let free = self.line_fills.free(request);
-            let sent = self.arrival(free, Some(local), self.beyond(Some(local)));
+            let sent = self.arrival(free, Some(local), 0);
             self.line_fills.take(sent);
             return free;
         }
@@ -609,10 +600,7 @@ impl<'a> Timing<'a> {
         let of_line =
             |a: &&Answer| a.line == line && a.access == Access::Read && a.source.is_some();
         let Some(answer) = event.answers.iter().find(of_line) else {
-            return match self.lines.find(line) {
-                Some(OnTheWay { ready, level: 1 }) => hit.max(ready),
-                _ => hit,
-            };
+            return hit.max(self.lines.first_level(line, start));
         };
         if self.early[index] == 0 {
             let start = self.translate(event, number, start);
