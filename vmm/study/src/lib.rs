@@ -9,6 +9,7 @@ mod host;
 mod job;
 mod load;
 mod moment;
+mod nodes;
 mod plan;
 
 pub use nodescope_config::quantity;
@@ -20,6 +21,7 @@ pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;
 pub use moment::SnapshotAt;
+pub use nodes::NodeDescription;
 pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
 pub use plan::{
     Engine, FastForward, ImageSource, Job, Mpi, Network, Program, SharedFileSystem, Study,

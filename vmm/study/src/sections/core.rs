@@ -8,8 +8,7 @@ use nodescope_machine::topology::NodeTopology;
 use nodescope_plugin_pipeline::{Core, DescriptionError};
 use nodescope_window::CoreSpec;
 
-/// Built-in descriptions of nodes: name, text.
-const NODES: &[(&str, &str)] = &[("zen4", include_str!("../../nodes/zen4.toml"))];
+use crate::nodes::NodeDescription;
 
 /// Keys of a study that take the place of other keys of its node description.
 pub(crate) const EXCLUDES: &[(&str, &str)] = &[
@@ -40,8 +39,8 @@ impl NodeModel {
                 )),
             };
         }
-        match NODES.iter().find(|(known, _)| *known == name) {
-            Some((_, text)) => NodeModel::Known(format!("node {name}"), (*text).to_owned()),
+        match NodeDescription::find(name) {
+            Some(node) => NodeModel::Known(format!("node {name}"), node.text.to_owned()),
             None => NodeModel::Missing(format!(
                 "{name:?} is no node that is known; write one of {}, or the path of a file",
                 names()
@@ -58,7 +57,9 @@ impl NodeModel {
 }
 
 fn names() -> String {
-    let names: Vec<String> = NODES.iter().map(|(name, _)| format!("{name:?}")).collect();
+    let names: Vec<String> = NodeDescription::all()
+        .map(|node| format!("{:?}", node.name))
+        .collect();
     names.join(", ")
 }
 
@@ -93,7 +94,7 @@ pub(super) fn read(
             None
         }
         Err(error) => {
-            item.add_problem(error.to_string());
+            item.add_problem(error.to_string().trim().replace('\n', ", "));
             None
         }
     }
