@@ -508,11 +508,13 @@ impl Cpu {
     pub fn charge_stall(&mut self, reference: &MemRef, line: u64, stall: u32) {
         if self.profiling() {
             let mut charges = self.platform().take_charges();
-            let rest = u64::from(stall).saturating_sub(charges.total());
-            charges.stall(StallTerm::Unattributed, rest);
+            if !self.recorder.sets_cpi {
+                let rest = u64::from(stall).saturating_sub(charges.total());
+                charges.stall(StallTerm::Unattributed, rest);
+            }
             self.record().charges.add(&charges);
             if self.recorder.active {
-                self.record_answer(reference, line, stall, &charges);
+                self.record_answer(reference, line, &charges);
             }
         }
     }

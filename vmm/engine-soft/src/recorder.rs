@@ -117,12 +117,12 @@ impl Cpu {
 
     /// Notes the answer to a reference, and the lines that prefetchers brought because of it.
     #[cold]
-    pub fn record_answer(&mut self, reference: &MemRef, line: u64, stall: u32, charges: &Charges) {
+    pub fn record_answer(&mut self, reference: &MemRef, line: u64, charges: &Charges) {
         let mut prefetched = std::mem::take(&mut self.recorder.prefetched);
         self.platform().take_prefetched(&mut prefetched);
         let access = reference.access;
         let answers = &mut self.recorder.recording.answers;
-        answers.push(Answer::of_reference(line, access, stall, charges));
+        answers.push(Answer::of_reference(line, access, charges));
         answers.extend(prefetched.drain(..).map(|prefetch| Answer {
             line: prefetch.line,
             access,
