@@ -27,7 +27,10 @@ impl Study {
     ///
     /// As [`Study::load`].
     pub fn parse(file: &Path, text: &str) -> Result<Study, Problems> {
-        let (study, positions) = read(file, text).checked?;
+        let (study, mut positions) = read(file, text).checked?;
+        // What a description of a node gives has no line in the study.
+        let lines = text.lines().count();
+        positions.retain(|_, position| position.line <= lines);
         Ok(Study {
             text: text.to_owned(),
             positions,

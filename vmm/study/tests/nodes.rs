@@ -65,6 +65,9 @@ fn latencies_grow_from_level_to_level() {
 fn a_study_overrides_single_keys() {
     let study = study("model = \"zen4\"\nfrequency = \"2.0 GHz\"").unwrap();
     assert_eq!(study.topology.tsc_hz, 2_000_000_000);
+    // Lines are those of the study alone, so that no message names a line that it does not have.
+    assert_eq!(study.position_of("node.frequency").unwrap().line, 5);
+    assert!(study.position_of("memory.local_bandwidth").is_none());
     let told = self::study("model = \"zen\"").unwrap_err();
     assert!(
         told.contains("study.toml:4: node.model: \"zen\" is no node that is known"),
