@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand, ValueEnum};
 
-use nodescope_study::SnapshotAt;
 use nodescope_study::quantity::Bytes;
+use nodescope_study::{NodeDescription, SnapshotAt};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{EXIT_CODES, GUIDE};
@@ -85,6 +86,9 @@ pub enum Command {
     /// other tools wrote (guide: Hardware counters).
     #[command(after_help = EXIT_CODES)]
     Counters(Counters),
+    /// Describe this machine as a node for studies, or show the nodes that are built in (guide: Descriptions of nodes).
+    #[command(after_help = EXIT_CODES)]
+    Node(Node),
     /// Report every problem of a study and of this host, each with its fix, without booting anything.
     Check(Check),
     /// Build, list, show or remove guest images.
@@ -430,6 +434,41 @@ pub enum MpiName {
     Mpich,
     /// The standard ABI of MPI 5, libmpi_abi.so.1 of any MPI.
     Abi,
+}
+
+/// `nodescope node`.
+#[derive(Debug, clap::Args)]
+pub struct Node {
+    /// Command.
+    #[command(subcommand)]
+    pub command: NodeCommand,
+}
+
+/// Subcommands of `nodescope node`.
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// Measure this machine, and write a description of it that a study can name as node.model: clock, core, caches, memory. It takes up to
+    /// two minutes and 1 GiB of memory, on a machine that does nothing else.
+    Measure(NodeMeasure),
+    /// List the nodes that are built in: name for node.model, processor, and whether the description was compared with a machine.
+    List,
+    /// Print the description of a node that is built in, to copy from.
+    Show {
+        /// Name of the node, as nodescope node list prints it.
+        #[arg(value_parser = PossibleValuesParser::new(NodeDescription::all().map(|node| node.name)))]
+        name: String,
+    },
+}
+
+/// `nodescope node measure`.
+#[derive(Debug, clap::Args)]
+pub struct NodeMeasure {
+    /// The file to write, in place of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace a file that is already there.
+    #[arg(long, requires = "output")]
+    pub force: bool,
 }
 
 /// `nodescope check`.

@@ -19,6 +19,7 @@ mod image;
 mod interrupt;
 mod logging;
 mod memory;
+mod node;
 mod openmp;
 mod phases;
 mod predict;
@@ -82,6 +83,7 @@ pub fn run() -> std::process::ExitCode {
         Command::Counters(args) => counters::counters(args),
         Command::Trace(trace) => trace::trace(trace),
         Command::Openmp(args) => openmp::openmp(args),
+        Command::Node(node) => node::node(node),
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),
         Command::Snapshot(args) => snapshot::snapshot(args),
