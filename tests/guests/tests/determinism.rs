@@ -9,7 +9,7 @@ use nodescope_guest_tests::{Finished, cluster, compile, image, program, run_well
 use nodescope_hypercall::Function;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
-use nodescope_window::{CacheConfig, Ending, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec};
+use nodescope_window::{CacheConfig, CoreSpec, Ending, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec};
 
 const JOB: &str = "#!/bin/sh
 set -e
@@ -86,7 +86,7 @@ fn the_same_study_gives_the_same_bytes() {
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
-            core: None,
+            core: zen4(),
         },
     }];
     let results: Vec<_> = [1, 1, 2]
@@ -162,7 +162,14 @@ fn same(
     assert_eq!(first.outcome.network, other.outcome.network);
 }
 
-/// A whole boot with windows gives the same bytes: one window from power-on, one during the boot, one later.
+/// Returns a core for windows.
+fn zen4() -> Option<CoreSpec> {
+    Some(CoreSpec {
+        description: "base = \"zen4\"".into(),
+    })
+}
+
+/// A whole boot with windows gives the same bytes: one window from power-on, others during the boot and later.
 #[test]
 fn an_interpreted_and_a_translated_boot_give_the_same_bytes() {
     let Some(image) = image() else { return };
@@ -201,14 +208,22 @@ nodescope-guest put random random
             },
         ),
         window(
+            "core",
+            Trigger::Time {
+                ps: 180_000_000_000,
+            },
+        ),
+        window(
             "user",
             Trigger::Time {
                 ps: 250_000_000_000,
             },
         ),
     ];
+    // In this window the clock counts what a model of the core learns.
+    config.windows[2].models.core = zen4();
     // This window models only latencies of memory: for such a model the L0 filter cache answers no reference.
-    config.windows[2].models.caches = None;
+    config.windows[3].models.caches = None;
     let [interpreted, translated] = [false, true].map(|translate| {
         config.translate = translate;
         let dir = tempfile::tempdir().unwrap();
@@ -220,6 +235,9 @@ nodescope-guest put random random
     for outcome in &interpreted.0.outcome.windows.outcomes {
         assert_eq!(outcome.ending, Ending::Complete, "{outcome}");
     }
+    let record = &interpreted.0.outcome.windows.windows[2];
+    let core = record.nodes[0].core.as_ref().unwrap();
+    assert!(core.timed.recordings >= 8, "{core:?}");
     for name in ["windows.json", "console-node0.log", "files/random"] {
         assert!(interpreted.1.get(name).map_or(0, Vec::len) > 100, "{name}");
     }

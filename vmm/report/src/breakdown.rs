@@ -99,7 +99,7 @@ pub struct Scope {
     pub flops: Flops,
     /// Counts in user mode and in the kernel, separately.
     pub privileges: Vec<PrivilegeValue>,
-    /// Check against the vCPUs' clocks; `None` unless the scope is a node or the total.
+    /// Check against the vCPUs' clocks; `None` unless the scope is a node or the total, and where a model of the core has set the clocks.
     pub clock: Option<ClockCheck>,
 }
 
@@ -562,19 +562,23 @@ fn cycles_of(ps: u64, frequency: u64) -> u128 {
     u128::from(ps) * u128::from(frequency) / 1_000_000_000_000
 }
 
-fn clock(nodes: &[&NodeRecord], sum: &Sum, scope: &Scope, idle: u128) -> ClockCheck {
+/// Returns the check of the clocks; `None` where a model of the core has set the clocks, which then count the exposed part of stalls.
+fn clock(nodes: &[&NodeRecord], sum: &Sum, scope: &Scope, idle: u128) -> Option<ClockCheck> {
+    if nodes.iter().any(|node| node.core.is_some()) {
+        return None;
+    }
     let clocks = nodes.iter().flat_map(|node| &node.cycles);
     let clock_cycles: u128 = clocks.map(|(start, end)| u128::from(end - start)).sum();
     let vcpus: usize = nodes.iter().map(|node| node.vcpus.len()).sum();
     let difference =
         (clock_cycles as i128 - idle as i128) * CYCLE - scope.cycles_65536 - sum.substituted;
-    ClockCheck {
+    Some(ClockCheck {
         clock_cycles,
         idle_cycles: idle,
         substituted_65536: sum.substituted,
         difference_65536: difference,
         consistent: difference.abs() < CYCLE * vcpus.max(1) as i128,
-    }
+    })
 }
 
 /// Makes the report of one window, without its code.
@@ -724,7 +728,7 @@ pub(crate) fn analyse(
             .finish(name_of(node), ScopeKind::Node, seconds, levels);
         let records: Vec<&NodeRecord> = record.nodes.iter().filter(|n| n.node == node).collect();
         scope.node = Some(node);
-        scope.clock = Some(clock(&records, &sum, &scope, idle));
+        scope.clock = clock(&records, &sum, &scope, idle);
         scopes.push(scope);
     }
     if rank_count > 0 {
@@ -735,7 +739,7 @@ pub(crate) fn analyse(
         .clone()
         .finish("total".into(), ScopeKind::Total, seconds, levels);
     let records: Vec<&NodeRecord> = record.nodes.iter().collect();
-    scope.clock = Some(clock(&records, &sum, &scope, idle));
+    scope.clock = clock(&records, &sum, &scope, idle);
     scopes.push(scope);
 
     Ok(WindowReport {

@@ -32,10 +32,10 @@ pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
 pub use findings::{Finding, FindingKind};
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, StudyInfo};
-pub use timed::{TimedReport, TimedScope};
 pub use mpi::{
     FunctionRow, MatrixCell, MessageSize, MpiReport, ProgramReport, RankRow, TraceSummary,
 };
+pub use timed::{TimedReport, TimedScope};
 
 use nodescope_window::WindowOutcome;
 use serde::Serialize;

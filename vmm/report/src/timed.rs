@@ -156,7 +156,15 @@ pub(crate) fn table(timed: &TimedReport, scopes: &[Scope], empty: &[&str]) -> Ta
     let columns = timed.scopes.first().map_or(0, |scope| scope.terms.len());
     let columns: Vec<usize> = (0..columns).filter(used).collect();
     let heads = [
-        "core", "bad spec", "TLB", "L2", "L3", "oth cache", "mem loc", "mem rem", "MPI",
+        "core",
+        "bad spec",
+        "TLB",
+        "L2",
+        "L3",
+        "oth cache",
+        "mem loc",
+        "mem rem",
+        "MPI",
     ];
     let mut head = vec!["", "all stalls", "CPI"];
     head.extend(columns.iter().map(|at| heads[*at]));

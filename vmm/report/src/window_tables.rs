@@ -1,9 +1,9 @@
 //! Tables of a window's measurements, for text and HTML alike.
 
 use crate::breakdown::{CYCLE, EventValue, PrivilegeValue, Scope, ScopeKind, WindowReport};
-use crate::{cores, timed};
 use crate::table::Table;
 use crate::units::{cpi, flops, grouped, si};
+use crate::{cores, timed};
 
 fn term(scope: &Scope, name: &str) -> Option<i128> {
     let mut terms = scope.terms.iter().filter(|term| term.term == name);
