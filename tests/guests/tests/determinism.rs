@@ -9,7 +9,9 @@ use nodescope_guest_tests::{Finished, cluster, compile, image, program, run_well
 use nodescope_hypercall::Function;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
-use nodescope_window::{CacheConfig, CoreSpec, Ending, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec};
+use nodescope_window::{
+    CacheConfig, CoreSpec, Ending, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec,
+};
 
 const JOB: &str = "#!/bin/sh
 set -e

@@ -85,6 +85,7 @@ fn threads_that_share_lines_cost_each_other_time() {
         models: ModelSpec {
             caches: Some(caches),
             memory: None,
+            core: None,
         },
     }];
     let results = [false, true].map(|translate| {

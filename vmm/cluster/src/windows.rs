@@ -5,8 +5,8 @@ use std::ops::Range;
 use nodescope_plugin_api::VcpuPlace;
 use nodescope_trace::{Body, Event};
 use nodescope_window::{
-    CoreRecord, HomeRange, NodeRecord, StateFault, WindowAction, WindowDriver, WindowRecord, WindowSpec,
-    WindowsFile, build_core_model, build_model,
+    CoreRecord, HomeRange, NodeRecord, StateFault, WindowAction, WindowDriver, WindowRecord,
+    WindowSpec, WindowsFile, build_core_model, build_model,
 };
 
 use nodescope_profile::{ProfilesFile, WindowProfile};

@@ -52,7 +52,9 @@ impl<'a> Source<'a> {
     /// Returns whether the file itself sets a field that has been read, not only its base.
     pub fn is_own(&self, field: &str) -> bool {
         let positions = self.positions.borrow();
-        positions.get(field).is_some_and(|at| at.line < self.base_from)
+        positions
+            .get(field)
+            .is_some_and(|at| at.line < self.base_from)
     }
 
     /// Returns the line and column of a byte offset. An offset at the end of the text or beyond counts as on the last line.
@@ -389,7 +391,11 @@ fn plain(value: &DeValue<'_>) -> toml::Value {
         DeValue::Table(table) => {
             let entries = table.iter();
             let entries = entries.map(|(name, value)| (name.get_ref(), plain(value.get_ref())));
-            Value::Table(entries.map(|(name, value)| (name.to_string(), value)).collect())
+            Value::Table(
+                entries
+                    .map(|(name, value)| (name.to_string(), value))
+                    .collect(),
+            )
         }
     }
 }

@@ -23,6 +23,7 @@ const RCX: usize = 1;
 const RSP: usize = 4;
 
 /// A vCPU's recording, and when the next one begins.
+#[derive(Default)]
 pub struct Recorder {
     /// True while instructions are recorded.
     pub active: bool,
@@ -36,20 +37,6 @@ pub struct Recorder {
     /// Index of each block in the recording, by number, address and privilege.
     blocks: HashMap<(u32, u64, bool), u32>,
     prefetched: Vec<Prefetched>,
-}
-
-impl Default for Recorder {
-    fn default() -> Self {
-        Self {
-            active: false,
-            sets_cpi: false,
-            due: 0,
-            length: 0,
-            recording: Recording::default(),
-            blocks: HashMap::new(),
-            prefetched: Vec::new(),
-        }
-    }
 }
 
 impl Recorder {

@@ -29,7 +29,9 @@ pub use driver::{Ending, WindowAction, WindowDriver, WindowOutcome, WindowTimes}
 pub use model::{CountingOnly, ModelError, build_core_model, build_model};
 pub use owner::{Owner, Owners};
 pub use record::{CoreRecord, Measured, NodeRecord, RecordError, WindowRecord, WindowsFile};
-pub use spec::{Bandwidth, CoreSpec, Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec};
+pub use spec::{
+    Bandwidth, CoreSpec, Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec,
+};
 pub use state::{DriverState, StateFault};
 pub use trigger::Moment;
 pub use watch::TriggerWatch;

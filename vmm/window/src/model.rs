@@ -1,8 +1,8 @@
 //! Construction of the models that a window attaches to a node.
 
 use nodescope_plugin_api::{
-    Context, CoreModel, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel, MemoryTimingModel, Outcome,
-    Permission, Privilege, Statistic, VcpuPlace,
+    Context, CoreModel, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel,
+    MemoryTimingModel, Outcome, Permission, Privilege, Statistic, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
 use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncached};

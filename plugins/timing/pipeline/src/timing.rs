@@ -138,7 +138,7 @@ impl<'a> Timing<'a> {
             end = end.max(self.operation(operation, event, dispatched));
         }
         let microcode = u64::from(instruction.microcode)
-            + (u64::from(instruction.each_repeat_65536) * u64::from(event.repeats) >> 16);
+            + ((u64::from(instruction.each_repeat_65536) * u64::from(event.repeats)) >> 16);
         if microcode > 0 {
             end = end.max(dispatched + microcode);
             self.hold(dispatched + microcode);

@@ -172,7 +172,9 @@ fn seed_windows() -> WindowsFile {
                 },
                 bandwidth: None,
             }),
-            core: None,
+            core: Some(nodescope_window::CoreSpec {
+                description: "base = \"zen4\"".into(),
+            }),
         },
     };
     let nodes = (0..2).map(node).collect();
@@ -235,7 +237,15 @@ fn node(number: u32) -> NodeRecord {
             statistic("L1D.read_miss", Term::Cache(1), 100, 3),
             statistic("memory.local", Term::Memory, 20, 100),
         ],
-        core: None,
+        core: Some(nodescope_window::CoreRecord {
+            core: "AMD Zen 4".into(),
+            timed: nodescope_plugin_api::Timed {
+                recordings: 3,
+                instructions: 9000,
+                cycles: 8000,
+                squared_cpi: 12 << 32,
+            },
+        }),
         owners: vec![Owner::Other, rank(None), rank(Some(Function::Allreduce))],
     }
 }
