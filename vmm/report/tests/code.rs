@@ -8,11 +8,12 @@ mod support;
 
 use std::path::Path;
 
+use nodescope_plugin_api::{Cause, Timed};
 use nodescope_profile::{ContendedLine, LineUse, Variable, WindowProfile};
 use nodescope_report::{
-    CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, WindowCores, build,
+    CYCLE, CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, WindowCores, build,
 };
-use nodescope_window::{Bandwidth, MemorySpec, NumaConfig};
+use nodescope_window::{Bandwidth, CoreRecord, MemorySpec, NumaConfig};
 use serde_json::Value;
 use solver::{record, with_code};
 use support::GHZ;
@@ -490,4 +491,49 @@ fn contended_lines_have_data_code_and_a_finding() {
     // A line that costs nothing has no row and no finding.
     let cheap = report(vec![user(0, 0, true, 0), user(1, 0, true, 0)], None);
     assert!(!cheap.text().contains("Contended lines"));
+}
+
+#[test]
+fn cycles_of_a_modelled_core_are_shown_by_cause_and_add_up() {
+    let report = built(|input| {
+        let nodes = &mut input.windows.windows[0].nodes;
+        for node in nodes.iter_mut() {
+            node.core = Some(CoreRecord {
+                core: "AMD Zen 4".into(),
+                timed: Timed {
+                    recordings: 10,
+                    instructions: 30_000,
+                    cycles: 24_000,
+                    // The recordings have 0.7 and 0.9 cycles per instruction.
+                    squared_cpi: ((5.0 * 0.49 + 5.0 * 0.81) * 2f64.powi(32)) as u64,
+                },
+            });
+        }
+        let profile = &mut input.profiles.as_mut().unwrap().windows[0];
+        for count in &mut profile.counts {
+            let block = &profile.blocks[count.block as usize];
+            let instructions = count.counts.instructions(block.instructions) as i64;
+            // Half a cycle of the core, and a quarter of a cycle of memory, for each instruction.
+            count.counts.core_cycles[Cause::Core as usize] = instructions << 15;
+            count.counts.core_cycles[Cause::LocalMemory as usize] = instructions << 14;
+        }
+    });
+    let window = &report.windows[0];
+    let timed = window.timed.as_ref().unwrap();
+    assert_eq!(timed.scopes.len(), window.scopes.len());
+    assert_eq!((timed.recordings, timed.timed_cpi), (20, Some(0.8)));
+    // The standard deviation is 0.1.
+    let half = timed.timed_cpi_interval.unwrap();
+    assert!((half - 1.96 * 0.1026 / 20f64.sqrt()).abs() < 1e-4, "{half}");
+    for (scope, of_core) in window.scopes.iter().zip(&timed.scopes) {
+        let sum: i128 = of_core.terms.iter().map(|term| term.cycles_65536).sum();
+        assert_eq!(sum, of_core.cycles_65536);
+        let all = scope.instructions + scope.instructions_in_mpi;
+        assert_eq!(sum, all as i128 * (CYCLE * 3 / 4));
+        // Clocks that count exposed stalls cannot be checked against all stalls.
+        assert_eq!(scope.clock, None);
+    }
+    let text = report.text();
+    assert!(text.contains("CPI by cause on AMD Zen 4"), "{text}");
+    assert!(text.contains("their CPI is 0.800"), "{text}");
 }
