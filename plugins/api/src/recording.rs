@@ -102,14 +102,6 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Empties the recording.
-    pub fn clear(&mut self) {
-        self.blocks.clear();
-        self.steps.clear();
-        self.accesses.clear();
-        self.answers.clear();
-    }
-
     /// Returns the accesses of a step.
     pub fn accesses_of(&self, step: usize) -> &[DataAccess] {
         let from = step.checked_sub(1).map_or(0, |s| self.steps[s].accesses);

@@ -83,15 +83,14 @@ impl Cpu {
 
     /// Hands the recording to the platform, and learns when the next one begins and how fast instructions are from now on.
     fn plan_recording(&mut self, now: u64) {
-        let mut recording = std::mem::take(&mut self.recorder.recording);
+        // Its memory is freed: a cluster has many vCPUs, and recordings are rare.
+        let recording = std::mem::take(&mut self.recorder.recording);
         let id = self.id;
         let plan = self
             .profiling()
             .then(|| self.platform().recorded(id, &recording));
-        recording.clear();
         let recorder = &mut self.recorder;
-        recorder.recording = recording;
-        recorder.blocks.clear();
+        recorder.blocks = HashMap::new();
         recorder.length = 0;
         recorder.due = u64::MAX;
         if let Some(plan) = plan.flatten() {

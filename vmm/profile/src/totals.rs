@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_plugin_api::{Charges, FLOP_CLASSES};
+use nodescope_plugin_api::{CAUSES, Charges, FLOP_CLASSES};
 
 use crate::record::{Block, Count, WindowProfile};
 
@@ -76,6 +76,8 @@ pub struct Costs {
     pub answers: [u128; nodescope_plugin_api::SOURCES],
     /// Stall cycles by [`nodescope_plugin_api::StallTerm`].
     pub stalls: [u128; nodescope_plugin_api::STALL_TERMS],
+    /// Cycles by [`nodescope_plugin_api::Cause`] as a model of the core gives them, in 1/65536; all 0 without one.
+    pub causes_65536: [i128; CAUSES],
 }
 
 impl Costs {
@@ -97,6 +99,9 @@ impl Costs {
                 *sum += value;
             }
         }
+        for (sum, cycles) in self.causes_65536.iter_mut().zip(other.causes_65536) {
+            *sum += cycles;
+        }
     }
 
     /// Returns the sum of core, long and stall cycles, in 1/65536.
@@ -114,17 +119,18 @@ impl Costs {
     /// is a difference of values that are rounded down.
     pub fn part(&self, before: u128, after: u128, whole: u128) -> Costs {
         let share = |value: u128| scaled(value, after, whole) - scaled(value, before, whole);
-        let core = share(self.core_65536.unsigned_abs()) as i128;
+        let signed = |value: i128| share(value.unsigned_abs()) as i128 * value.signum();
         Costs {
             executions: share(self.executions),
             instructions: share(self.instructions),
-            core_65536: core * self.core_65536.signum(),
+            core_65536: signed(self.core_65536),
             long_cycles: share(self.long_cycles),
             loads: share(self.loads),
             stores: share(self.stores),
             flops: self.flops.map(share),
             answers: self.answers.map(share),
             stalls: self.stalls.map(share),
+            causes_65536: self.causes_65536.map(signed),
         }
     }
 
@@ -156,6 +162,7 @@ impl Costs {
             flops,
             answers: answers.map(u128::from),
             stalls: cycles.map(u128::from),
+            causes_65536: counts.core_cycles.map(i128::from),
         }
     }
 }

@@ -77,6 +77,11 @@ const MEANINGS: &[(&str, &str, &str)] = &[
     ),
     (
         "causes",
+        "share",
+        "Share of the cycles that the pipeline model gives all code.",
+    ),
+    (
+        "causes",
         "bad spec",
         "Branches that were predicted wrongly.",
     ),

@@ -27,7 +27,7 @@ pub use breakdown::{
     CYCLE, ClockCheck, EventValue, MpiValue, PrivilegeValue, Scope, ScopeKind, TermValue,
     WindowReport,
 };
-pub use code::CodeReport;
+pub use code::{CodeCosts, CodeReport};
 pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
 pub use findings::{Finding, FindingKind};
 pub use flops::{ClassCount, Flops};

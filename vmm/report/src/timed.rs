@@ -147,6 +147,19 @@ fn stack(scope: &Scope, sum: &Sum) -> TimedScope {
     }
 }
 
+/// Returns the head of the column of a cause.
+pub(crate) fn head(cause: &str) -> &str {
+    match cause {
+        "bad_speculation" => "bad spec",
+        "tlb" => "TLB",
+        "other_cache" => "oth cache",
+        "memory_local" => "mem loc",
+        "memory_remote" => "mem rem",
+        "mpi" => "MPI",
+        cause => cause,
+    }
+}
+
 /// Returns the table of the stacks, with the CPI of equation (1) beside them. Scopes whose names are in `empty` are left out.
 pub(crate) fn table(timed: &TimedReport, scopes: &[Scope], empty: &[&str]) -> Table {
     let used = |at: &usize| {
@@ -155,19 +168,10 @@ pub(crate) fn table(timed: &TimedReport, scopes: &[Scope], empty: &[&str]) -> Ta
     };
     let columns = timed.scopes.first().map_or(0, |scope| scope.terms.len());
     let columns: Vec<usize> = (0..columns).filter(used).collect();
-    let heads = [
-        "core",
-        "bad spec",
-        "TLB",
-        "L2",
-        "L3",
-        "oth cache",
-        "mem loc",
-        "mem rem",
-        "MPI",
-    ];
     let mut head = vec!["", "all stalls", "CPI"];
-    head.extend(columns.iter().map(|at| heads[*at]));
+    let terms = timed.scopes.first();
+    let terms = terms.map_or(&[][..], |scope| scope.terms.as_slice());
+    head.extend(columns.iter().map(|at| self::head(&terms[*at].term)));
     let title = format!(
         "CPI by cause on {}: each micro-operation of recorded instructions was timed, so that misses overlap and branches are predicted. Modelled",
         timed.core

@@ -11,7 +11,8 @@ use std::path::Path;
 use nodescope_plugin_api::{Cause, Timed};
 use nodescope_profile::{ContendedLine, LineUse, Variable, WindowProfile};
 use nodescope_report::{
-    CYCLE, CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, WindowCores, build,
+    CYCLE, CodeCosts, CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, WindowCores,
+    build,
 };
 use nodescope_window::{Bandwidth, CoreRecord, MemorySpec, NumaConfig};
 use serde_json::Value;
@@ -533,7 +534,17 @@ fn cycles_of_a_modelled_core_are_shown_by_cause_and_add_up() {
         // Clocks that count exposed stalls cannot be checked against all stalls.
         assert_eq!(scope.clock, None);
     }
+    let code = window.code.as_ref().unwrap();
+    let causes = |costs: &CodeCosts| costs.causes.iter().map(|c| c.cycles_65536).sum::<i128>();
+    let functions: i128 = code.functions.iter().map(|row| causes(&row.costs)).sum();
+    let functions = functions + causes(&code.other_functions.costs);
+    assert_eq!(functions, causes(&code.total));
+    let lines: i128 = code.lines.iter().map(|row| causes(&row.costs)).sum();
+    let lines = lines + causes(&code.other_lines.costs);
+    assert_eq!(lines, causes(&code.total));
     let text = report.text();
     assert!(text.contains("CPI by cause on AMD Zen 4"), "{text}");
+    assert!(text.contains("CPI of these functions by cause"), "{text}");
+    assert!(text.contains("CPI of these lines by cause"), "{text}");
     assert!(text.contains("their CPI is 0.800"), "{text}");
 }

@@ -143,6 +143,8 @@ pub(crate) struct Path {
     taken: Vec<u64>,
     /// Time for a line, in 1/256 of a cycle; 0 for no limit.
     each_line: u64,
+    /// Slots that are all taken, from the first to the one behind the last, so that a search need not look at each.
+    full: (u64, u64),
 }
 
 impl Path {
@@ -151,6 +153,7 @@ impl Path {
         Self {
             taken: vec![u64::MAX; SLOTS as usize],
             each_line: each_line.into(),
+            full: (0, 0),
         }
     }
 
@@ -159,11 +162,19 @@ impl Path {
         if self.each_line == 0 {
             return arrives;
         }
-        let mut slot = (at << 8) / self.each_line;
+        let wanted = (at << 8) / self.each_line;
+        let mut slot = wanted;
+        if (self.full.0..self.full.1).contains(&slot) {
+            slot = self.full.1;
+        }
         while self.taken[(slot % SLOTS) as usize] == slot {
             slot += 1;
         }
         self.taken[(slot % SLOTS) as usize] = slot;
+        self.full = match (self.full.0..=self.full.1).contains(&wanted) {
+            true => (self.full.0, slot + 1),
+            false => (wanted, slot + 1),
+        };
         let moved = ((slot + 1) * self.each_line).div_ceil(256);
         arrives.max(moved)
     }

@@ -1,6 +1,6 @@
 //! Costs of a piece of code, in the form that the report shows.
 
-use nodescope_plugin_api::{Source, StallTerm};
+use nodescope_plugin_api::{Cause, Source, StallTerm};
 use nodescope_profile::Costs;
 use serde::Serialize;
 
@@ -44,6 +44,9 @@ pub struct CodeCosts {
     /// Terms of the cycles: `core` (long instructions included), `L1`, `L2`, `L3`, `memory_local`, `memory_remote`, `other`. Each term's
     /// CPI is per instruction of this code.
     pub terms: Vec<TermValue>,
+    /// Cycles by cause on the core of the pipeline model; empty without one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<TermValue>,
     /// Cycles of the term `core` on each modelled core but the first, whose cycles are in `terms`.
     pub further_cores: Vec<CoreValue>,
     /// Number of data reads.
@@ -117,6 +120,10 @@ impl CodeCosts {
                 cpi: cpi(cycles_65536),
             })
             .collect();
+        let timed = whole.costs.causes_65536.iter().any(|cycles| *cycles != 0);
+        let causes = Cause::ALL.into_iter().filter(|_| timed);
+        let causes = causes.map(|cause| term(cause.name(), costs.causes_65536[cause as usize]));
+        let causes = causes.collect();
         let answers = Source::ALL.map(|source| AnswerCount {
             source: source.name(),
             count: costs.answers[source as usize],
@@ -130,6 +137,7 @@ impl CodeCosts {
             cpi: cpi(cycles),
             ipc: (cycles > 0).then(|| instructions as f64 / (cycles as f64 / CYCLE as f64)),
             terms,
+            causes,
             further_cores,
             loads: costs.loads,
             stores: costs.stores,
@@ -137,6 +145,12 @@ impl CodeCosts {
             flops_per_byte: (bytes != 0).then(|| costs.flops_total() as f64 / bytes as f64),
             answers: answers.to_vec(),
         }
+    }
+
+    /// Returns the cycles of the cause with this name, in 1/65536; 0 if there is no such cause.
+    pub(crate) fn cause(&self, name: &str) -> i128 {
+        let mut causes = self.causes.iter().filter(|cause| cause.term == name);
+        causes.next().map_or(0, |cause| cause.cycles_65536)
     }
 
     /// Returns the cycles of the term with this name, in 1/65536; 0 if there is no such term.

@@ -1,8 +1,11 @@
 //! Tables of a window's code, for both text and HTML.
 
 use super::{CodeCosts, CodeReport, Listing, Rest};
+use nodescope_plugin_api::Cause;
+
 use crate::breakdown::CYCLE;
 use crate::table::{Table, wrap};
+use crate::timed;
 use crate::units::{flops, grouped, si};
 
 /// Maximum number of rows of a table in the terminal.
@@ -93,6 +96,18 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
         shape,
     ));
 
+    if !code.total.causes.is_empty() {
+        let title = "CPI of these functions by cause on the core of the pipeline model".into();
+        tables.push(causes(
+            title,
+            "function",
+            &functions,
+            &code.other_functions,
+            code,
+            shape,
+        ));
+    }
+
     let lines: Vec<(Vec<String>, &CodeCosts)> = (code.lines.iter())
         .map(|row| {
             let name = match (&row.file, row.line) {
@@ -116,6 +131,17 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
         ));
         let title = "CPI of these lines".into();
         tables.push(stack(title, "line", &lines, &code.other_lines, code, shape));
+        if !code.total.causes.is_empty() {
+            let title = "CPI of these lines by cause on the core of the pipeline model".into();
+            tables.push(causes(
+                title,
+                "line",
+                &lines,
+                &code.other_lines,
+                code,
+                shape,
+            ));
+        }
     }
     if !code.mpi.is_empty() {
         tables.push(mpi(code, shape));
@@ -263,6 +289,41 @@ fn stack(
         for n in 0..further.len() {
             let of = costs.iter().filter_map(|costs| costs.further_cores.get(n));
             cells.push(per(of.map(|core| core.cycles_65536).sum()));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+/// Returns the table of the CPI by cause, with each entry's share of the core's cycles.
+fn causes(
+    title: String,
+    name: &str,
+    entries: &[(Vec<String>, &CodeCosts)],
+    rest: &Rest,
+    code: &CodeReport,
+    shape: &Shape,
+) -> Table {
+    let (rows, _, sums) = rows(entries, rest, code, shape);
+    let used = |cause: &str| cause == Cause::Core.name() || code.total.cause(cause) != 0;
+    let columns: Vec<&str> = (Cause::ALL.iter().map(|cause| cause.name()))
+        .filter(|name| used(name))
+        .collect();
+    let mut head = vec![name, "share", "CPI"];
+    head.extend(columns.iter().map(|cause| timed::head(cause)));
+    let mut table = Table::new(title, 1, &head).about("causes");
+    table.sums = sums;
+    let whole: i128 = code.total.causes.iter().map(|c| c.cycles_65536).sum();
+    for (mut cells, costs) in rows {
+        cells.truncate(1);
+        let instructions: u128 = costs.iter().map(|costs| costs.instructions).sum();
+        let per = |cycles: i128| quotient(cycles as f64 / CYCLE as f64, instructions as f64);
+        let all = costs.iter().flat_map(|costs| &costs.causes);
+        let sum: i128 = all.map(|cause| cause.cycles_65536).sum();
+        cells.push(format!("{:.1} %", sum as f64 / whole.max(1) as f64 * 100.0));
+        cells.push(per(sum));
+        for cause in &columns {
+            cells.push(per(costs.iter().map(|costs| costs.cause(cause)).sum()));
         }
         table.row(cells);
     }
