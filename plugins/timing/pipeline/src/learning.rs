@@ -58,7 +58,7 @@ impl Sums {
 fn ratio(cycles: i64, events: u64) -> i64 {
     match i64::try_from(events) {
         Ok(0) | Err(_) => 0,
-        Ok(events) => (cycles << 16) / events,
+        Ok(events) => cycles.saturating_mul(1 << 16) / events,
     }
 }
 

@@ -269,12 +269,13 @@ fn events<'a>(
 /// Returns the cycles that the translation of an address takes beyond a hit of the first level of the TLB.
 fn translation(state: &mut VcpuState, linear: u64, large: bool, core: &Parameters) -> u16 {
     let large = large && core.large_pages;
+    let cycles = |cycles: u32| u16::try_from(cycles).unwrap_or(u16::MAX);
     match state.tlb.access(linear, large) {
         TlbAnswer::First => 0,
-        TlbAnswer::Second => core.second_tlb as u16,
+        TlbAnswer::Second => cycles(core.second_tlb),
         TlbAnswer::Walk => {
             let loads = state.walker.walk(linear, large);
-            (core.second_tlb + core.walk + core.walk_step * (loads - 1)) as u16
+            cycles(core.second_tlb + core.walk + core.walk_step * (loads - 1))
         }
     }
 }
@@ -313,7 +314,7 @@ impl CoreModel for PipelineModel {
             .or(self.exposed_anywhere[source])
             .unwrap_or(latency / FIRST_EXPOSED);
         // What a line takes beyond the latency of its source is a wait for another vCPU.
-        learned + stall.saturating_sub(latency)
+        learned.saturating_add(stall.saturating_sub(latency))
     }
 
     fn reset_statistics(&mut self) {
@@ -387,5 +388,27 @@ mod tests {
         assert!((cpi / 202.0 - 1.0).abs() < 0.01, "{cpi}");
         let each = costs.blocks[&7].each_answer[Source::LocalMemory as usize] >> 16;
         assert!((398..=402).contains(&each), "{each}");
+    }
+
+    #[test]
+    fn accesses_to_devices_and_to_the_last_address_are_timed() {
+        let core = Core::preset("zen4").unwrap();
+        let mut model = PipelineModel::new(&core, [10, 40, 60, 400, 800]);
+        model.recorded(0, &Recording::default());
+        let mut recording = chase(FILLING + COUNTED);
+        recording.answers.clear();
+        for step in &mut recording.steps {
+            step.answers = 0;
+        }
+        for access in &mut recording.accesses {
+            access.linear = u64::MAX;
+            access.physical = DataAccess::DEVICE;
+        }
+        // Stores of the whole register and loads take turns.
+        recording.blocks[0].bytes[1] = 0x89;
+        model.recorded(0, &recording);
+        recording.blocks[0].bytes[1] = 0x8b;
+        model.recorded(0, &recording);
+        assert_eq!(model.costs().timed.recordings, 2);
     }
 }

@@ -99,7 +99,7 @@ impl Stores {
         self.count += 1;
         self.unretired += 1;
         if linear != u64::MAX {
-            for word in linear / 8..=(linear + size.max(1) - 1) / 8 {
+            for word in linear / 8..=linear.saturating_add(size.max(1) - 1) / 8 {
                 self.words[word as usize % WORDS] = self.count;
             }
         }
@@ -147,7 +147,7 @@ impl Stores {
 
     /// Returns the last store that a load of so many bytes overlaps with, unless that store is in the cache at `start`.
     pub(crate) fn stored(&self, linear: u64, size: u64, start: u64) -> Option<Stored> {
-        let end = linear + size.max(1);
+        let end = linear.saturating_add(size.max(1));
         let words = linear / 8..=(end - 1) / 8;
         let newest = words.map(|word| self.words[word as usize % WORDS]).max()?;
         let number = newest.checked_sub(1)?;
@@ -155,10 +155,11 @@ impl Stores {
             return None;
         }
         let store = &self.stores[number % REMEMBERED];
-        let overlaps = store.linear < end && linear < store.linear + store.size;
+        let stored = store.linear.saturating_add(store.size);
+        let overlaps = store.linear < end && linear < stored;
         let retired = store.commit != u64::MAX;
         (overlaps && retired && store.commit > start).then_some(Stored {
-            whole: store.linear <= linear && end <= store.linear + store.size,
+            whole: store.linear <= linear && end <= stored,
             same: store.linear == linear && store.size == size,
             data: store.data,
             commit: store.commit,

@@ -15,6 +15,8 @@ use crate::stores::Stores;
 /// Bytes of a line, and of a small page.
 pub(crate) const LINE: u64 = 64;
 const PAGE: u64 = 4096;
+/// Most cycles of one instruction, so that no sum of times overflows.
+const LONGEST: u64 = 1 << 32;
 
 /// An executed instruction with all that decides its time.
 #[derive(Clone, Copy, Debug)]
@@ -137,8 +139,8 @@ impl<'a> Timing<'a> {
         for operation in &instruction.operations {
             end = end.max(self.operation(operation, event, dispatched));
         }
-        let microcode = u64::from(instruction.microcode)
-            + ((u64::from(instruction.each_repeat_65536) * u64::from(event.repeats)) >> 16);
+        let repeats = u64::from(instruction.each_repeat_65536) * u64::from(event.repeats);
+        let microcode = (u64::from(instruction.microcode) + (repeats >> 16)).min(LONGEST);
         if microcode > 0 {
             end = end.max(dispatched + microcode);
             self.hold(dispatched + microcode);
@@ -317,7 +319,7 @@ impl<'a> Timing<'a> {
     fn touched(operation: &MicroOperation, access: &DataAccess) -> (u64, Option<u64>) {
         let first = access.physical / LINE * LINE;
         let last = access.linear % LINE + u64::from(operation.size.max(1)) - 1;
-        (first, (last >= LINE).then_some(first + LINE))
+        (first, (last >= LINE).then(|| first.wrapping_add(LINE)))
     }
 
     /// Times a load that starts at `start`; returns when its value is there.
