@@ -508,7 +508,9 @@ impl Cpu {
     pub fn charge_stall(&mut self, reference: &MemRef, line: u64, stall: u32) {
         if self.profiling() {
             let mut charges = self.platform().take_charges();
-            if !self.recorder.sets_cpi {
+            // Of an answer, a model of the core lets the clock count another part than the charges say.
+            let exposed = self.recorder.sets_cpi && charges.answers.iter().any(|n| *n > 0);
+            if !exposed {
                 let rest = u64::from(stall).saturating_sub(charges.total());
                 charges.stall(StallTerm::Unattributed, rest);
             }
