@@ -8,7 +8,8 @@ use crate::timing::Event;
 
 /// Number of instructions behind a wrongly predicted branch, and behind a miss, to which its cycles may fall.
 ///
-/// The first number is a few times what a front end brings in until the branch is resolved. The second is the reorder buffer of the largest cores.
+/// The first number is a few times what a front end brings in until the branch is resolved. The second is the reorder buffer of the largest
+/// cores.
 const BEHIND_BRANCH: usize = 128;
 const BEHIND_MISS: usize = 512;
 
@@ -43,9 +44,7 @@ impl Sums {
             each_answer,
         }
     }
-}
 
-impl Sums {
     /// Returns the whole cycles of an answer; `None` without answers.
     fn wait(&self, source: usize) -> Option<u32> {
         let answers = i64::try_from(self.answers[source]).ok()?;
