@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use smallvec::SmallVec;
 
+use crate::block_costs::CostNumber;
 use crate::cpu::Mode;
 use crate::native::{CodeAddress, SharedPage};
 use crate::op::Op;
@@ -41,6 +42,8 @@ pub struct Block {
     refused: Cell<bool>,
     /// Numbers of the block in the profile ([`crate::profile`]), as user and as kernel code. `UNNUMBERED` until the profile assigns them.
     pub numbers: [Cell<u32>; 2],
+    /// Number of the block's cost, where blocks have costs of their own.
+    pub cost: CostNumber,
     /// Host code of the block for each linear address, key and kind of run (with or without a model). Most blocks have one.
     natives: RefCell<SmallVec<[HostCode; 1]>>,
 }
@@ -90,6 +93,7 @@ impl Block {
             executions_at_eviction: Cell::new(1),
             refused: Cell::new(false),
             numbers: [const { Cell::new(UNNUMBERED) }; 2],
+            cost: CostNumber::NOMINAL,
             natives: RefCell::default(),
         }
     }

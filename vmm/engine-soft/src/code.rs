@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nodescope_memory::Ram;
 
 use crate::block::Blocks;
+use crate::block_costs::BlockCosts;
 use crate::native::{SharedPages, TranslationCache};
 use crate::pool::DecodedPool;
 use crate::profile::Profile;
@@ -33,6 +34,8 @@ pub struct Code {
     pub shared_pages: SharedPages,
     /// Counts of events in windows, by block.
     pub profile: Profile,
+    /// Costs of the node's blocks; None where all instructions cost the same.
+    pub block_costs: Option<BlockCosts>,
     /// Number of times that blocks were evicted. Pointers to blocks from before must not be used afterwards.
     evictions: u64,
 }
@@ -57,6 +60,14 @@ impl SharedCode {
             ram,
             code: Mutex::new(code),
         }))
+    }
+
+    /// Gives the node's blocks costs of their own. Must be called before a vCPU is made.
+    pub fn cost_by_block(&self) -> std::io::Result<()> {
+        let mut code = self.lock();
+        let numbers = code.pool.cost_numbers.clone();
+        code.block_costs = Some(BlockCosts::new(numbers)?);
+        Ok(())
     }
 
     /// Returns the guest RAM.

@@ -15,11 +15,15 @@ impl Cpi {
     /// Offset of `reciprocal` in bytes, for translated code.
     pub const RECIPROCAL: usize = std::mem::offset_of!(Self, reciprocal);
 
+    /// A sixteenth of a cycle.
+    pub const SIXTEENTH: Cpi = Cpi::new(1 << 12);
+
     /// Creates a CPI from a value in units of 1/65536. If the value is 0, divisions use 1/65536.
-    pub fn new(value: u32) -> Self {
+    pub const fn new(value: u32) -> Self {
+        let divisor = if value == 0 { 1 } else { value };
         Self {
             value,
-            reciprocal: u64::MAX / u64::from(value.max(1)),
+            reciprocal: u64::MAX / divisor as u64,
         }
     }
 
@@ -45,6 +49,13 @@ impl Cpi {
         let estimate = ((u128::from(dividend) * u128::from(self.reciprocal)) >> 64) as u64;
         let rest = dividend - estimate * divisor;
         (estimate + u64::from(rest >= divisor)) as i64
+    }
+}
+
+impl Default for Cpi {
+    /// Returns one cycle.
+    fn default() -> Self {
+        Self::new(1 << 16)
     }
 }
 

@@ -127,8 +127,15 @@ pub struct Cpu {
     pub model_stall: u64,
     /// Instructions retired before the current block since the last synchronisation.
     pub retired: u64,
-    /// Cycles per instruction: `nominal_cpi`, or those that a model of the core has set ([`crate::recorder`]).
+    /// Work done before the current block since the last synchronisation. Work is counted in instructions. Where blocks have costs of their
+    /// own ([`crate::block_costs`]), work is counted in sixteenths of a cycle, and has the running block's cost already.
+    pub work: u64,
+    /// Cycles per unit of work: `nominal_cpi`, or those that a model of the core has set ([`crate::recorder`]), or a sixteenth.
     pub cpi: crate::cpi::Cpi,
+    /// Costs of the node's blocks, by which the clock advances while no model is attached; null where all instructions cost the same.
+    pub block_costs: *const crate::block_costs::Correction,
+    /// True if the clock advances by the costs of blocks now.
+    pub by_block: bool,
     /// Cycles per instruction without a model of the core.
     pub nominal_cpi: crate::cpi::Cpi,
     /// Recording of executed instructions, in windows.

@@ -173,7 +173,13 @@ impl Cpu {
         Ok(page)
     }
 
-    fn add_block(&mut self, linear: u64, key: u8, block: Block) -> Entry {
+    fn add_block(&mut self, linear: u64, key: u8, mut block: Block) -> Entry {
+        if !self.block_costs.is_null() {
+            let (bytes, bits) = (self.bytes_of(&block), self.mode.bits() as u8);
+            if let (Some(bytes), Some(costs)) = (bytes, &self.code().block_costs) {
+                block.cost = costs.number(&bytes, bits);
+            }
+        }
         let (table, code) = self.blocks_and_code();
         table.remember(linear, key, code.blocks.insert(block))
     }

@@ -13,6 +13,7 @@
 //! - `native`: the translator.
 
 mod block;
+mod block_costs;
 mod call_gate;
 mod code;
 mod cpi;

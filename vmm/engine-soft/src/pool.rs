@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nodescope_plugin_api::FLOP_CLASSES;
 
 use crate::block::AddressHasher;
+use crate::block_costs::CostNumbers;
 use crate::features::Features;
 use crate::fetch::MAX_BLOCK;
 use crate::native::SharedTranslationCache;
@@ -117,6 +118,8 @@ pub struct DecodedPool {
     stubs: Mutex<Stubs>,
     /// Translated code that refers to the decoded operations.
     pub(crate) translation_cache: SharedTranslationCache,
+    /// Numbers of the costs of blocks.
+    pub(crate) cost_numbers: Arc<CostNumbers>,
     decoded: AtomicU64,
     shared: AtomicU64,
 }
@@ -146,14 +149,18 @@ impl DecodedPool {
             shards: std::array::from_fn(|_| Mutex::default()),
             stubs: Mutex::new(stubs),
             translation_cache: SharedTranslationCache::default(),
+            cost_numbers: Arc::default(),
             decoded: AtomicU64::new(0),
             shared: AtomicU64::new(0),
         }
     }
 
-    /// Returns an empty pool with the same maximum size of native code.
+    /// Returns an empty pool with the same maximum size of native code and the same numbers of costs.
     pub fn another(&self) -> Self {
-        Self::with(self.stubs().another())
+        Self {
+            cost_numbers: self.cost_numbers.clone(),
+            ..Self::with(self.stubs().another())
+        }
     }
 
     /// Returns the native code of vector and x87 instructions.

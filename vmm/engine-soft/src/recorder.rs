@@ -33,6 +33,8 @@ pub struct Recorder {
     due: u64,
     /// Length of the next recording in instructions.
     length: u64,
+    /// The cycles per instruction of the plan, while recordings are paused.
+    cpi: Cpi,
     recording: Recording,
     /// Index of each block in the recording, by number, address and privilege.
     blocks: HashMap<(u32, u64, bool), u32>,
@@ -59,6 +61,35 @@ impl Recorder {
 }
 
 impl Cpu {
+    /// Ends a running recording without a use for it, and returns the plan of recordings. In the plan, instructions count from now on.
+    pub fn pause_recordings(&mut self) -> Recorder {
+        let recorder = std::mem::take(&mut self.recorder);
+        let now = self.instructions();
+        Recorder {
+            // An interrupted recording begins anew.
+            due: match recorder.active {
+                true => 0,
+                false => recorder.due.saturating_sub(now),
+            },
+            cpi: self.cpi,
+            length: recorder.length,
+            sets_cpi: recorder.sets_cpi,
+            ..Recorder::default()
+        }
+    }
+
+    /// Continues with a plan of [`Cpu::pause_recordings`].
+    pub fn resume_recordings(&mut self, paused: Recorder) {
+        if paused.length == 0 {
+            return;
+        }
+        self.cpi = paused.cpi;
+        self.recorder = Recorder {
+            due: self.instructions().saturating_add(paused.due),
+            ..paused
+        };
+    }
+
     /// Returns for how many instructions blocks may begin before a recording begins or ends. At 0 or less, [`Cpu::change_recording`] is due.
     #[inline(always)]
     pub fn until_recording_changes(&self) -> i64 {
@@ -178,7 +209,7 @@ impl Cpu {
                     return Ok(Flow::Next);
                 }
                 flow => {
-                    self.retired = self.retired.wrapping_add(retired + 1);
+                    self.retire(retired + 1);
                     return flow;
                 }
             }

@@ -40,31 +40,35 @@ enum Next {
 
 impl Cpu {
     /// Returns the vCPU's clock in cycles at the running operation: the time for the guest and its devices. The time does not depend on
-    /// where blocks begin and budgets end.
+    /// where budgets end. It does not depend on where blocks begin either, unless blocks have costs of their own.
     pub fn now(&self) -> u64 {
-        self.clock_at(self.retired + executed(self.block_start, self.current))
+        let executed = match self.by_block {
+            true => 0,
+            false => executed(self.block_start, self.current),
+        };
+        self.clock_at(self.work + executed)
     }
 
     /// Returns the clock at the beginning of the running block, plus the stalls since then, in cycles. A model sees the block's references
     /// as simultaneous, except for stalls.
     pub fn now_at_block_start(&self) -> u64 {
-        self.clock_at(self.retired)
+        self.clock_at(self.work)
     }
 
-    fn clock_at(&self, retired: u64) -> u64 {
-        self.time.cycles + self.stall + (self.fixed(retired) >> 16)
+    fn clock_at(&self, work: u64) -> u64 {
+        self.time.cycles + self.stall + (self.fixed(work) >> 16)
     }
 
-    /// Returns the time of so many instructions since the clock was last synchronised, in 1/65536 of a cycle.
-    fn fixed(&self, retired: u64) -> u64 {
-        retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction)
+    /// Returns the time of so much work since the clock was last synchronised, in 1/65536 of a cycle.
+    fn fixed(&self, work: u64) -> u64 {
+        work * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction)
     }
 
     /// Returns the run loop's budget at the beginning of the running block, in 1/65536 of a cycle, if blocks may begin until the clock
     /// shows `until`. `until` must not have passed.
     pub fn budget_at_block_start(&self, until: u64) -> i64 {
         let cycles = until - self.now_at_block_start();
-        let fraction = self.fixed(self.retired) & 0xffff;
+        let fraction = self.fixed(self.work) & 0xffff;
         ((cycles.min(1 << 40) << 16) - fraction) as i64
     }
 
@@ -83,11 +87,12 @@ impl Cpu {
 
     /// Adds the time of retired instructions and stalls to the clock, and clears their counts.
     pub fn synchronise_clock(&mut self) {
-        let fixed = self.fixed(self.retired);
+        let fixed = self.fixed(self.work);
         self.time.cycles += (fixed >> 16) + self.stall;
         self.time.cycle_fraction = (fixed & 0xffff) as u32;
         self.time.instructions += self.retired;
         self.retired = 0;
+        self.work = 0;
         self.stall = 0;
         self.model_stall = 0;
         // No operation runs.
@@ -253,7 +258,7 @@ impl Cpu {
         let mut instructions = instructions.min(1 << 40) as i64;
         self.make_room();
         while budget > 0 && instructions > 0 {
-            // Without stalls, cycles correspond to instructions.
+            // Without stalls, cycles correspond to work.
             let mut left = cpi.instructions(budget);
             let mut most = instructions;
             let unchanged = match ATTACHED {
@@ -264,10 +269,10 @@ impl Cpu {
                 return End::Look;
             }
             left = left.min(unchanged);
-            let (retired, stall) = (self.retired, self.stall);
+            let (retired, work, stall) = (self.retired, self.work, self.stall);
             let done = loop {
-                let before = self.retired;
-                // While `whole` is above zero, any block may begin and finish.
+                let (before, work_before) = (self.retired, self.work);
+                // While `whole` is above zero, any block may begin and finish. No instruction is less than a unit of work.
                 let whole = left.min(most - LAST);
                 let known = match ATTACHED && self.recorder.active {
                     true => None,
@@ -286,6 +291,7 @@ impl Cpu {
                             cycles: budget,
                             instructions: unchanged.min(instructions - LAST),
                             retired,
+                            work,
                             stall,
                             deliver,
                         };
@@ -294,12 +300,15 @@ impl Cpu {
                     }
                     Next::Block(entry) if ATTACHED => self.run_attached(entry, most),
                     Next::Block(entry) => {
-                        self.run_block(entry, most.min(i64::from(entry.count)) as usize)
+                        let count = most.min(i64::from(entry.count)) as usize;
+                        if self.by_block {
+                            self.work += self.cost_of(entry, count);
+                        }
+                        self.run_block(entry, count)
                     }
                 };
-                let delta = self.retired.wrapping_sub(before) as i64;
-                left -= delta;
-                most -= delta;
+                left -= self.work.wrapping_sub(work_before) as i64;
+                most -= self.retired.wrapping_sub(before) as i64;
                 let goes_on = matches!(done, Ok(Flow::Next | Flow::Branch));
                 if !goes_on
                     || left <= 0
@@ -310,10 +319,10 @@ impl Cpu {
                     break done;
                 }
             };
-            let delta = self.retired.wrapping_sub(retired) as i64;
-            budget -= delta * cpi.divisor() + (((self.stall - stall) as i64) << 16);
+            let done_work = self.work.wrapping_sub(work) as i64;
+            budget -= done_work * cpi.divisor() + (((self.stall - stall) as i64) << 16);
             budget += std::mem::take(&mut self.time_slice.extension);
-            instructions -= delta;
+            instructions -= self.retired.wrapping_sub(retired) as i64;
             match done {
                 Ok(Flow::Next | Flow::Branch) if !self.touched_platform => {}
                 Ok(Flow::Halt) => return End::Halt,
@@ -370,7 +379,7 @@ impl Cpu {
                     }
                 }
                 Ok(flow) => {
-                    self.retired = self.retired.wrapping_add(executed + 1);
+                    self.retire(executed + 1);
                     return Ok(flow);
                 }
                 Err(Trap) => {
@@ -381,12 +390,21 @@ impl Cpu {
         }
     }
 
+    /// Counts instructions that have retired at the end of a block's execution.
+    #[inline(always)]
+    pub fn retire(&mut self, instructions: u64) {
+        self.retired = self.retired.wrapping_add(instructions);
+        if !self.by_block {
+            self.work = self.work.wrapping_add(instructions);
+        }
+    }
+
     /// Ends the execution of a block behind `last`, which retired after `executed` other operations and did not branch.
     #[inline(always)]
     pub fn end_straight(&mut self, last: &Op, executed: u64) {
         let ip = self.next_ip(last);
         self.set_ip(self.wrap_ip(ip));
-        self.retired = self.retired.wrapping_add(executed + 1);
+        self.retire(executed + 1);
     }
 
     /// Ends the execution of a block at `last`, which trapped after `executed` operations had retired.
@@ -395,7 +413,7 @@ impl Cpu {
         self.name_stack_fault(last);
         let ip = self.ip(last);
         self.set_ip(self.wrap_ip(ip));
-        self.retired = self.retired.wrapping_add(executed);
+        self.retire(executed);
     }
 
     /// Executes at most `most` operations of a block with a model attached. Reports the block's fetches to the model, and counts events.

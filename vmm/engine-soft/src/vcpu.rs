@@ -2,11 +2,12 @@
 
 use std::ptr::NonNull;
 
-use nodescope_engine::{CodeNumbers, EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_engine::{CodeCost, CodeNumbers, EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_plugin_api::{BlockProfile, Context, Counters, L0Geometry, L0Update};
 use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
 use crate::code::SharedCode;
+use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode, Scratch};
 use crate::features::Features;
 use crate::native::Activity;
@@ -115,8 +116,11 @@ impl SoftVcpu {
             stall: 0,
             model_stall: 0,
             retired: 0,
-            cpi: crate::cpi::Cpi::new(config.cpi),
-            nominal_cpi: crate::cpi::Cpi::new(config.cpi),
+            work: 0,
+            block_costs: std::ptr::null(),
+            by_block: false,
+            cpi: Cpi::new(config.cpi),
+            nominal_cpi: Cpi::new(config.cpi),
             recorder: Default::default(),
             time_slice: Default::default(),
             touched_platform: false,
@@ -128,6 +132,14 @@ impl SoftVcpu {
             cpu: Box::new(cpu),
             code: config.code,
         };
+        let costs = vcpu
+            .code
+            .lock()
+            .block_costs
+            .as_ref()
+            .map(|costs| costs.pointer());
+        vcpu.cpu.block_costs = costs.unwrap_or(std::ptr::null());
+        vcpu.cpu.choose_cpi();
         vcpu.restore(&state);
         vcpu
     }
@@ -258,6 +270,7 @@ impl Vcpu for SoftVcpu {
         cpu.events = state.events;
         cpu.time = state.time;
         cpu.retired = 0;
+        cpu.work = 0;
         cpu.stall = 0;
         cpu.model_stall = 0;
         // CPL is SS.DPL (SDM vol. 3A §5.5); in real mode it is zero.
@@ -275,8 +288,7 @@ impl Vcpu for SoftVcpu {
         self.cpu.attached = geometry.is_some();
         self.cpu.context_known = false;
         self.cpu.recorder.reset();
-        // The clock was synchronised when the vCPU returned.
-        self.cpu.cpi = self.cpu.nominal_cpi;
+        self.cpu.choose_cpi();
         self.cpu.data_tlb.configure(geometry);
         self.cpu.instruction_l0.configure(geometry);
         self.cpu.counters = [Counters::default(); 2];
@@ -290,6 +302,39 @@ impl Vcpu for SoftVcpu {
             if before.is_some_and(|before| before != made_for) {
                 code.clear();
             }
+        }
+    }
+
+    fn pause(&mut self) {
+        let recorder = self.cpu.pause_recordings();
+        self.attach(None);
+        self.attribute_to_code(false);
+        self.cpu.recorder = recorder;
+    }
+
+    fn resume(&mut self, geometry: L0Geometry) {
+        let recorder = std::mem::take(&mut self.cpu.recorder);
+        self.attribute_to_code(true);
+        self.attach(Some(geometry));
+        self.cpu.resume_recordings(recorder);
+    }
+
+    fn set_code_costs(&mut self, costs: &[CodeCost<'_>]) {
+        let mut code = self.code.lock();
+        if let Some(table) = &mut code.block_costs {
+            for cost in costs {
+                let number = table.number(&cost.block.bytes, cost.block.bits);
+                let instructions = i64::from(cost.block.instructions);
+                let nominal = self.cpu.nominal_cost(instructions);
+                let work = cost.sixteenths.max(instructions as u64);
+                table.set(number, work, nominal);
+            }
+        }
+    }
+
+    fn forget_code_costs(&mut self) {
+        if let Some(table) = &mut self.code.lock().block_costs {
+            table.clear();
         }
     }
 
@@ -337,6 +382,15 @@ impl Vcpu for SoftVcpu {
 }
 
 impl Cpu {
+    /// Sets the cycles of a unit of work for the time without a model of the core. The clock is synchronised.
+    fn choose_cpi(&mut self) {
+        self.by_block = !self.attached && !self.block_costs.is_null();
+        self.cpi = match self.by_block {
+            true => Cpi::SIXTEENTH,
+            false => self.nominal_cpi,
+        };
+    }
+
     fn general(&self) -> General {
         let mut gpr = [0; 16];
         gpr.copy_from_slice(&self.gpr[..16]);

@@ -76,6 +76,15 @@ pub struct CodeNumbers {
     pub lost_contexts: u64,
 }
 
+/// What one execution of a block costs.
+#[derive(Clone, Copy, Debug)]
+pub struct CodeCost<'a> {
+    /// The block. Blocks of equal bytes have equal costs.
+    pub block: &'a ProfiledBlock,
+    /// Cost in sixteenths of a cycle.
+    pub sixteenths: u64,
+}
+
 /// Handle that makes a vCPU on another thread check its interrupts and [`Platform::attention`] soon.
 pub trait Kicker: Send + Sync {
     /// Kicks the vCPU. Does nothing where the vCPU does not run.
@@ -145,6 +154,27 @@ pub trait Vcpu: Send {
 
     /// Attaches a model whose L0 filter cache has this geometry, or detaches the model (None). Counting starts or stops at the same time.
     fn attach(&mut self, geometry: Option<L0Geometry>);
+
+    /// Detaches the model, which [`Vcpu::resume`] attaches again: the plan of recordings and the numbers of code stay.
+    fn pause(&mut self) {
+        self.attach(None);
+        self.attribute_to_code(false);
+    }
+
+    /// Attaches the model again after [`Vcpu::pause`], and attributes counts to code.
+    fn resume(&mut self, geometry: L0Geometry) {
+        self.attribute_to_code(true);
+        self.attach(Some(geometry));
+    }
+
+    /// Sets costs of code, for all vCPUs that share code with this one. Clocks advance by these costs while no model is attached, if the
+    /// engine was made for that.
+    fn set_code_costs(&mut self, costs: &[CodeCost<'_>]) {
+        let _ = costs;
+    }
+
+    /// Gives all code its nominal cost again.
+    fn forget_code_costs(&mut self) {}
 
     /// Applies changes that a model made to this vCPU's L0 filter cache while another vCPU ran.
     fn update_l0(&mut self, updates: &[L0Update]);

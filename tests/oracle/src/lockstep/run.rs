@@ -1,14 +1,16 @@
 //! Runs random programs on the interpreter and on the translator, and compares both.
 
+use std::collections::HashSet;
 use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, IcedError};
-use nodescope_engine::{EngineError, Exit, Limit, Vcpu};
+use nodescope_engine::{CodeCost, EngineError, Exit, Limit, Vcpu};
 use nodescope_engine_soft::{DecodedPool, SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_memory::{LayoutError, Ram};
-use nodescope_plugin_api::L0Geometry;
+use nodescope_plugin_api::{L0Geometry, ProfiledBlock};
 use nodescope_x86::VcpuState;
 use nodescope_x86::state::seg;
 use thiserror::Error;
@@ -332,9 +334,17 @@ struct Pair {
     /// Decides which time slices the platform may extend, in programs that change the used width of vector registers. The generator is
     /// separate, so that extensions do not change the other draws of a seed. None: no extensions.
     slice_extensions: Option<Random>,
+    /// True if blocks have costs of their own outside of windows. It depends on the seed alone, as `splits` does.
+    by_block: bool,
     /// Draws the breakpoints with which programs begin. The generator is separate, so that breakpoints do not change the other draws of a
     /// seed. None: no breakpoints.
     breakpoints: Option<Random>,
+}
+
+fn block_hash(block: &ProfiledBlock) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    block.bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Pair {
@@ -366,6 +376,7 @@ impl Pair {
         // With this limit some blocks have no record of their own in the profile. If translations are evicted, the sides decode different
         // blocks again, and different blocks have records.
         let numbered = (r.chance(200) && room == usize::MAX).then(|| 2 + r.below(60) as usize);
+        let by_block = seed % 4 == 1;
         let side = |translate| {
             let ram = guest::ram()?;
             let code = match (pool, translate) {
@@ -374,6 +385,9 @@ impl Pair {
                 }
                 _ => SharedCode::new(ram.clone()),
             };
+            if by_block {
+                code.cost_by_block().expect("the host has memory for costs");
+            }
             let vcpu = |id| {
                 let mut vcpu = SoftVcpu::new(SoftConfig {
                     id: id as u16,
@@ -413,9 +427,10 @@ impl Pair {
             splits: seed % 11 < 3 && Group::Avx.missing().is_empty(),
             slice_extensions: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
             breakpoints: (seed % 8 == 5).then(|| Random::new(machines ^ 7)),
+            by_block,
             running: 0,
             configuration: format!(
-                "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}, numbered {numbered:?}, without AVX-512 {older_host}"
+                "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}, numbered {numbered:?}, without AVX-512 {older_host}, costs by block {by_block}"
             ),
         })
     }
@@ -580,6 +595,32 @@ impl Pair {
         }
     }
 
+    /// Sets random costs of the code that both sides have numbered, or forgets all costs.
+    fn set_code_costs(&mut self) {
+        let seed = self.random.next();
+        let [interpreted, translated] = [0, 1].map(|side| self.sides[side].vcpus[0].code_numbers());
+        let known: HashSet<&[u8]> = translated.blocks.iter().map(|b| &b.bytes[..]).collect();
+        let blocks = interpreted
+            .blocks
+            .iter()
+            .filter(|b| known.contains(&b.bytes[..]));
+        let cost = |block| {
+            let mut random = Random::new(seed ^ block_hash(block));
+            let most = random.pick(&[30, 300, 20_000]);
+            CodeCost {
+                block,
+                sixteenths: random.below(most),
+            }
+        };
+        let costs: Vec<CodeCost<'_>> = blocks.map(cost).collect();
+        for side in &mut self.sides {
+            match seed % 8 {
+                0 => side.vcpus[0].forget_code_costs(),
+                _ => side.vcpus[0].set_code_costs(&costs),
+            }
+        }
+    }
+
     fn program(
         &mut self,
         program: u64,
@@ -731,6 +772,9 @@ impl Pair {
         if self.random.chance(20) {
             tally.windows += 1;
             self.attach();
+        }
+        if self.by_block && self.random.chance(60) {
+            self.set_code_costs();
         }
         if self.kind == Kind::Node && self.random.chance(60) {
             tally.nmis += 1;

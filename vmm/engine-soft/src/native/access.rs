@@ -157,7 +157,7 @@ impl Cpu {
     #[inline(always)]
     pub(super) fn arrive_at_block_start(&mut self, what: u32) -> i64 {
         let count = i64::from(what >> COUNT);
-        self.retired = self.native.retired_at(self.native.left + count);
+        self.return_to_block_start(count);
         count
     }
 

@@ -22,13 +22,15 @@ pub mod cc {
     pub const BE: u8 = 6;
     /// Above, unsigned.
     pub const A: u8 = 7;
+    /// Negative.
+    pub const S: u8 = 8;
     /// Less or equal, signed.
     pub const LE: u8 = 14;
 }
 
 /// Host register that points to the vCPU.
 pub const CPU: Register = Register::R15;
-/// Host register with the number of instructions left in the budget.
+/// Host register with what is left of the budget ([`super::Left`]).
 pub const LEFT: Register = Register::R14;
 
 /// Code under construction.

@@ -35,6 +35,8 @@ pub struct Emitter {
     pub kernel: bool,
     /// True if the code is for a window, with a model attached.
     pub attached: bool,
+    /// True if the clock advances by the costs of blocks ([`crate::block_costs`]).
+    pub by_block: bool,
     /// Host address of the [`super::TranslationBlock`], which routines need.
     pub translation: u64,
     /// Number of operations in the block.
@@ -90,6 +92,7 @@ impl Emitter {
             routines,
             kernel,
             attached,
+            by_block: false,
             translation,
             count,
             site: None,

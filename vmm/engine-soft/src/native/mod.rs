@@ -59,6 +59,7 @@ use nodescope_plugin_api::{Context, FLOP_CLASSES};
 use nodescope_x86::bits::rflags;
 
 use crate::block::{AddressHasher, Block, CodeSpan};
+use crate::block_costs::CostNumber;
 use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
 use crate::lookup::{Counts, Entry};
@@ -81,7 +82,7 @@ use runtime::Routines;
 const PACKED_BITS: u32 = 21;
 /// Mask of the fetches in [`Native::packed`].
 const FETCHES: u64 = (1 << PACKED_BITS) - 1;
-/// Maximum number of instructions that run before the packed counters are emptied.
+/// Maximum work, and so maximum number of instructions, before the packed counters are emptied.
 const LONGEST: i64 = 1 << 17;
 
 /// Reason for which translated code returned.
@@ -129,6 +130,8 @@ pub struct TranslationBlock {
     /// Site of the block's first operation, if the code is made for a window.
     site: RunningSite,
     count: u32,
+    /// Number of the block's cost.
+    cost: CostNumber,
     mode: Mode,
     /// True if the block has a record of its own, where costs are attributed to blocks.
     recorded: bool,
@@ -153,8 +156,8 @@ impl TranslationBlock {
 /// The translator's part of a vCPU. The fields that translated code uses come first.
 #[repr(C)]
 pub struct Native {
-    /// Instructions left in the budget.
-    left: i64,
+    /// Work left in the budget, and instructions retired since translated code was entered: see [`Left`].
+    left: Left,
     /// Loads, stores and fetches that are not yet in the vCPU's counters, [`PACKED_BITS`] each.
     packed: u64,
     /// The records of the running context ([`crate::profile`]), where costs are attributed to blocks; else null.
@@ -207,9 +210,11 @@ pub struct Native {
     enabled: bool,
     /// Number of times that a block is interpreted before it is translated.
     translation_threshold: u32,
-    /// `left` when translated code was entered, less the instructions that stalls have taken from the budget since.
+    /// The work left when translated code was entered, less the work that stalls have taken from the budget since.
     total: i64,
+    /// The values of [`Cpu::retired`] and [`Cpu::work`] when translated code was entered.
     entered_at: u64,
+    entered_work: u64,
     /// The value of [`Cpu::retired`] up to which instructions are in the counters.
     settled: u64,
     privilege: usize,
@@ -378,6 +383,55 @@ impl Host {
     }
 }
 
+/// The work left in a budget and the instructions that have retired since translated code was entered, in one word. A block's prologue takes
+/// its work from the one and adds its instructions to the other by one subtraction ([`Left::step`]).
+///
+/// The upper bits are the work less one, so that the word is negative where nothing is left. No more instructions retire than fit the lower
+/// bits, since [`LONGEST`] bounds the work and no instruction is less than a unit of work.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(transparent)]
+struct Left(i64);
+
+impl Left {
+    /// Number of bits of the instructions.
+    const BITS: u32 = 18;
+    const INSTRUCTIONS: i64 = (1 << Self::BITS) - 1;
+
+    fn new(work: i64) -> Self {
+        Self((work - 1) << Self::BITS)
+    }
+
+    /// Returns what the prologue of a block subtracts.
+    const fn step(work: i64, instructions: i64) -> i64 {
+        (work << Self::BITS) - instructions
+    }
+
+    fn work(self) -> i64 {
+        (self.0 >> Self::BITS) + 1
+    }
+
+    fn retired(self) -> u64 {
+        (self.0 & Self::INSTRUCTIONS) as u64
+    }
+
+    fn take(&mut self, work: i64) {
+        self.0 -= work << Self::BITS;
+    }
+}
+
+/// Returns what a prologue subtracts for work beyond the nominal cost of a block.
+pub const fn correction_of_work(work: i64) -> i64 {
+    Left::step(work, 0)
+}
+
+/// Returns the work that [`correction_of_work`] was given.
+pub const fn work_of_correction(correction: i64) -> i64 {
+    correction >> Left::BITS
+}
+
+// The instructions of the last block come on top.
+const _: () = assert!(LONGEST + (crate::fetch::MAX_BLOCK as i64) < 1 << Left::BITS);
+
 /// The run loop's budget, from the beginning of a block on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
@@ -387,6 +441,8 @@ pub struct Budget {
     pub instructions: i64,
     /// [`Cpu::retired`] at the beginning of the budget.
     pub retired: u64,
+    /// [`Cpu::work`] at the beginning of the budget.
+    pub work: u64,
     /// [`Cpu::stall`] at the beginning of the budget.
     pub stall: u64,
     /// True if interrupts are delivered when they are due.
@@ -397,7 +453,7 @@ impl Native {
     /// Creates the translator's part of a vCPU.
     pub fn new(translate: Translate) -> Self {
         Self {
-            left: 0,
+            left: Left::default(),
             packed: 0,
             records: std::ptr::null_mut(),
             site: RunningSite::NONE,
@@ -428,6 +484,7 @@ impl Native {
             },
             total: 0,
             entered_at: 0,
+            entered_work: 0,
             settled: 0,
             privilege: 0,
             miss_routines_requested: false,
@@ -456,20 +513,47 @@ impl Native {
         self.activity
     }
 
-    fn retired_at(&self, left: i64) -> u64 {
-        self.entered_at.wrapping_add((self.total - left) as u64)
+    /// Returns [`Cpu::retired`] behind the blocks that were begun.
+    fn retired(&self) -> u64 {
+        self.entered_at.wrapping_add(self.left.retired())
     }
 
-    /// Returns the instructions left at the beginning of a block after a stall, as the run loop would compute them.
-    fn left_after_stall(&self, retired: u64, stall: u64, cpi: Cpi) -> i64 {
+    /// Returns [`Cpu::work`] behind the blocks that were begun.
+    fn work(&self) -> u64 {
+        self.entered_work
+            .wrapping_add((self.total - self.left.work()) as u64)
+    }
+
+    /// Begins a budget of so much work, where this is [`Cpu::retired`] and [`Cpu::work`].
+    fn begin(&mut self, work_left: i64, retired: u64, work: u64) {
+        let limited = work_left.min(LONGEST);
+        self.total = limited;
+        self.left = Left::new(limited);
+        self.entered_at = retired;
+        self.entered_work = work;
+    }
+
+    /// Reduces the work left to `left`, if more is left.
+    fn reduce_to(&mut self, left: i64) {
+        let excess = self.left.work() - left;
+        if excess > 0 {
+            self.total -= excess;
+            self.left.take(excess);
+        }
+    }
+
+    /// Returns the work left after a stall, as the run loop would compute it. So many instructions have retired, and so much work is done.
+    fn left_after_stall(&self, retired: u64, work: u64, stall: u64, cpi: Cpi) -> i64 {
         let stalled = (stall - self.budget.stall) as i64;
         let cycles = self.budget.cycles - (stalled << 16);
-        let bound = if cycles <= 0 {
-            0
+        let [by_cycles, by_instructions] = if cycles <= 0 {
+            [0; 2]
         } else {
-            self.budget.instructions.min(cpi.instructions(cycles))
+            [cpi.instructions(cycles), self.budget.instructions]
         };
-        bound - retired.wrapping_sub(self.budget.retired) as i64
+        let done = work.wrapping_sub(self.budget.work) as i64;
+        let executed = retired.wrapping_sub(self.budget.retired) as i64;
+        (by_cycles - done).min(by_instructions - executed)
     }
 
     /// Empties the jump cache.
@@ -605,16 +689,13 @@ impl Cpu {
         self.translate_block(block, ip)
     }
 
-    /// Runs translated code. Blocks may begin for `left` instructions.
+    /// Runs translated code. Blocks may begin for `left` units of work.
     ///
     /// # Safety
     /// [`Cpu::known_code`] or [`Cpu::translated`] has just returned this code, for this vCPU's state.
     pub unsafe fn run_translated(&mut self, code: CodeAddress, left: i64, budget: Budget) -> Done {
-        let limited = left.min(LONGEST);
         self.native.budget = budget;
-        self.native.total = limited;
-        self.native.left = limited;
-        self.native.entered_at = self.retired;
+        self.native.begin(left, self.retired, self.work);
         self.native.settled = self.retired;
         self.native.privilege = usize::from(self.cpl != 3);
         self.native.flags = Native::pack_flags(self.rflags);
@@ -635,14 +716,12 @@ impl Cpu {
         let exit = unsafe { enter(self, code) };
         let done = if exit == Exit::Interpreted as u32 {
             let (count, executed) = self.native.partial.take().expect("set with this exit");
-            self.retired = self
-                .native
-                .retired_at(self.native.left + count)
-                .wrapping_add(executed);
+            self.return_to_block_start(count);
+            self.retire(executed);
             self.native.done
         } else {
             self.set_status_flags(Native::unpack_flags(self.native.flags));
-            self.retired = self.native.retired_at(self.native.left);
+            self.return_to_block_start(0);
             if exit != Exit::Indirect as u32 {
                 let n = self.native.exit;
                 let block_exit = self.block_exit(n);

@@ -11,11 +11,11 @@ use std::mem::offset_of;
 use iced_x86::{Code, Register};
 use nodescope_plugin_api::Counters;
 
-use super::TranslationBlock;
 use super::assembler::{LEFT, Label, at_offset, cc, field_of_cpu};
 use super::emit::Emitter;
 use super::flags::FlagsRematerialisation;
 use super::runtime::{Routines, field};
+use super::{Left, TranslationBlock};
 use crate::cpu::Cpu;
 use crate::profile::Record;
 
@@ -58,10 +58,22 @@ impl Cpu {
                 e.rematerialisation
             },
         };
-        let count = translation.count as i32;
+        let count = i64::from(translation.count);
         e.a.rr(Code::Test_rm64_r64, LEFT, LEFT);
-        e.a.jcc(cc::LE, prologue.budget);
-        e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
+        e.a.jcc(cc::S, prologue.budget);
+        match self.by_block {
+            false => {
+                let step = Left::step(count, count) as i32;
+                e.a.ri(Code::Sub_rm64_imm32, LEFT, step);
+            }
+            true => {
+                e.a.constant(RAX, Left::step(self.nominal_cost(count), count) as u64);
+                e.a.rr(Code::Sub_r64_rm64, LEFT, RAX);
+                e.a.load(RAX, std::mem::offset_of!(Cpu, block_costs));
+                let correction = at_offset(RAX, translation.cost.offset());
+                e.a.rm(Code::Sub_r64_rm64, LEFT, correction);
+            }
+        }
         if !self.attached {
             return prologue;
         }

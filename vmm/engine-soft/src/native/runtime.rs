@@ -384,13 +384,24 @@ unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const TranslationBl
 }
 
 impl Cpu {
+    /// Sets the counts of retired instructions and of work to their values at the beginning of the running block, which has this many
+    /// instructions.
+    #[inline(always)]
+    pub(super) fn return_to_block_start(&mut self, count: i64) {
+        let behind = self.native.retired();
+        self.retired = behind.wrapping_sub(count as u64);
+        self.work = match self.by_block {
+            true => self.native.work(),
+            false => self.retired,
+        };
+    }
+
     /// Brings the vCPU's fields to the state that the interpreter expects at an operation of this block. `counted` is true if the block's
     /// prologue has counted the block.
     fn arrive(&mut self, translation: &TranslationBlock, counted: bool) {
         self.gpr[RIP as usize] = translation.ip;
         self.set_status_flags(Native::unpack_flags(self.native.flags));
-        let start = self.native.left + i64::from(translation.count);
-        self.retired = self.native.retired_at(start);
+        self.return_to_block_start(translation.count.into());
         if self.attached {
             self.native.site = translation.site;
             self.settle_counters(translation, counted);
@@ -445,14 +456,15 @@ impl Cpu {
 
     /// Shortens the budget after a stall in a block of `count` operations.
     pub(super) fn shorten_budget(&mut self, count: i64) {
+        let behind = self.retired.wrapping_add(count as u64);
+        let work = match self.by_block {
+            true => self.work,
+            false => behind,
+        };
         let left = self
             .native
-            .left_after_stall(self.retired, self.stall, self.cpi)
-            - count;
-        if left < self.native.left {
-            self.native.total -= self.native.left - left;
-            self.native.left = left;
-        }
+            .left_after_stall(behind, work, self.stall, self.cpi);
+        self.native.reduce_to(left);
     }
 
     fn interpret_one(
@@ -475,7 +487,7 @@ impl Cpu {
         let stall = self.stall;
         let long = self.stall - self.model_stall;
         let counts = self.blocks.counts();
-        let start = self.retired;
+        let (start, work) = (self.retired, self.work);
         let done = if non_canonical {
             Err(self.raise(nodescope_x86::Exception::gp(0)))
         } else {
@@ -484,7 +496,7 @@ impl Cpu {
         self.native.served = None;
         // An unfinished REP instruction reduces the count of retired instructions by one.
         let taken_back = self.retired.wrapping_sub(start);
-        self.retired = start;
+        (self.retired, self.work) = (start, work);
         if self.attached {
             let long = self.stall - self.model_stall - long;
             self.counters[translation.privilege].long_cycles += long;
@@ -512,7 +524,7 @@ impl Cpu {
                 self.block_end = ops.as_ptr_range().end;
                 let done = self.run_operations(ops.as_ptr(), &ops[k + 1]);
                 let executed = self.retired.wrapping_sub(start);
-                self.retired = start;
+                (self.retired, self.work) = (start, work);
                 if self.attached {
                     let long = self.stall - self.model_stall - long;
                     self.counters[translation.privilege].long_cycles += long;
@@ -591,7 +603,7 @@ impl Cpu {
             return false;
         }
         if shadow == InterruptShadow::Sti {
-            if self.native.left <= 0 {
+            if self.native.left.work() <= 0 {
                 return false;
             }
             // One more instruction runs before an interrupt may be taken.
@@ -606,8 +618,8 @@ impl Cpu {
 
     /// Ends the budget in time for the next interrupt, since interrupts have been enabled. Returns false if an interrupt is due already.
     fn end_at_next_interrupt(&mut self) -> bool {
-        let retired = self.native.retired_at(self.native.left);
-        self.retired = retired;
+        self.return_to_block_start(0);
+        let (retired, work) = (self.retired, self.work);
         let (id, now) = (self.id, self.now_at_block_start());
         let next = self.platform().next_event(id);
         if next <= now || self.platform().interrupt_pending(id, now) {
@@ -617,19 +629,20 @@ impl Cpu {
         let executed = retired.wrapping_sub(old.retired) as i64;
         let stalled = (self.stall - old.stall) as i64;
         let cpi = i64::from(self.cpi.value());
-        let left = old.cycles - executed * cpi - (stalled << 16);
+        let done = work.wrapping_sub(old.work) as i64;
+        let left = old.cycles - done * cpi - (stalled << 16);
         self.native.budget = Budget {
             cycles: left.min(self.budget_at_block_start(next)),
             instructions: old.instructions - executed,
             retired,
+            work,
             stall: self.stall,
             ..old
         };
-        let left = self.native.left_after_stall(retired, self.stall, self.cpi);
-        if left < self.native.left {
-            self.native.total -= self.native.left - left;
-            self.native.left = left;
-        }
+        let left = self
+            .native
+            .left_after_stall(retired, work, self.stall, self.cpi);
+        self.native.reduce_to(left);
         self.native.ends_at_interrupt = true;
         self.native.must_attend = true;
         true

@@ -7,6 +7,7 @@
 use iced_x86::{Code, IcedError, Instruction, OpKind, Register};
 use nodescope_x86::bits::rflags;
 
+use super::Left;
 use super::assembler::{Assembler, LEFT, cc, field_of_cpu, indexed_field};
 use super::emit::{ENTRIES, Emitter, HOST_ADDRESS, READ, WRITE};
 use super::registers::{HOST, sized};
@@ -142,11 +143,20 @@ fn routine(a: &mut Assembler, what: StringOperation, kernel: bool) -> u64 {
     a.ri(Code::Shr_rm32_imm8, ECX, cycles);
     a.jcc(cc::E, quick);
     let cpi = field_of_cpu(std::mem::offset_of!(Cpu, cpi) + Cpi::VALUE);
+    let stall = field_of_cpu(std::mem::offset_of!(Cpu, stall));
+    let (whole, stalled) = (a.label(), a.label());
     a.mi(Code::Cmp_rm32_imm32, cpi, 1 << 16);
+    a.jcc(cc::E, whole);
+    a.mi(Code::Cmp_rm32_imm32, cpi, Cpi::SIXTEENTH.value() as i32);
     a.jcc(cc::NE, restore);
-    let stall = std::mem::offset_of!(Cpu, stall);
-    a.mr(Code::Add_rm64_r64, field_of_cpu(stall), RCX);
+    a.mr(Code::Add_rm64_r64, stall, RCX);
+    a.ri(Code::Shl_rm64_imm8, RCX, 4);
+    a.jmp(stalled);
+    a.bind(whole);
+    a.mr(Code::Add_rm64_r64, stall, RCX);
+    a.bind(stalled);
     a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), RCX);
+    a.ri(Code::Shl_rm64_imm8, RCX, Left::BITS as i32);
     a.rr(Code::Sub_r64_rm64, LEFT, RCX);
     a.bind(quick);
     a.copy(RCX, COUNT);

@@ -4,6 +4,7 @@ use iced_x86::{Code, Instruction, OpKind};
 use nodescope_x86::bits::{cr4, rflags};
 use nodescope_x86::state::{Segment, seg};
 
+use super::Left;
 use super::assembler::{LEFT, at, cc, field_of_cpu};
 use super::emit::{Emitter, number};
 use super::plan::{Memory, System};
@@ -92,7 +93,7 @@ impl Emitter {
         );
         self.a.jcc(cc::E, interpret);
         self.a.rr(Code::Test_rm64_r64, LEFT, LEFT);
-        self.a.jcc(cc::LE, interpret);
+        self.a.jcc(cc::S, interpret);
         self.a
             .mi(Code::Or_rm64_imm32, field_of_cpu(RFLAGS), enabled);
         self.a.bind(done);
@@ -135,12 +136,22 @@ impl Emitter {
             self.a.jcc(cc::NE, interpret);
         }
         let add = |e: &mut Self, field| e.a.rm(Code::Add_r64_rm64, RAX, field_of_cpu(field));
-        // Instructions retired since the clock was last set. The budget has been reduced by the whole block already.
-        self.a.load(RAX, field!(total));
-        self.a.rr(Code::Sub_r64_rm64, RAX, LEFT);
-        self.a
-            .ri(Code::Sub_rm64_imm8, RAX, count - operation as i32);
-        add(self, field!(entered_at));
+        // Work done since the clock was last set. The budget has been reduced by the whole block already.
+        if self.by_block {
+            self.a.copy(RCX, LEFT);
+            self.a.ri(Code::Sar_rm64_imm8, RCX, Left::BITS as i32);
+            self.a.load(RAX, field!(total));
+            self.a.rr(Code::Sub_r64_rm64, RAX, RCX);
+            self.a.ri(Code::Sub_rm64_imm8, RAX, 1);
+            add(self, field!(entered_work));
+        } else {
+            self.a.rr(Code::Mov_r32_rm32, EAX, sized(LEFT, 4));
+            self.a
+                .ri(Code::And_rm32_imm32, EAX, Left::INSTRUCTIONS as i32);
+            self.a
+                .ri(Code::Sub_rm64_imm8, RAX, count - operation as i32);
+            add(self, field!(entered_at));
+        }
         let cpi = std::mem::offset_of!(Cpu, cpi) + crate::cpi::Cpi::VALUE;
         self.a.rm(Code::Mov_r32_rm32, ECX, field_of_cpu(cpi));
         self.a.rr(Code::Imul_r64_rm64, RAX, RCX);

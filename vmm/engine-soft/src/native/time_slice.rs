@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use super::access::{changed_registers, load_vectors, store_vectors};
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::runtime::{MXCSR, field, gpr, save_mxcsr, upper_half};
-use super::{Budget, Host, LONGEST};
+use super::{Budget, Host};
 use crate::cpu::Cpu;
 use crate::time_slice::TimeSlice;
 
@@ -111,8 +111,8 @@ impl Cpu {
         {
             return false;
         }
-        let retired = self.native.retired_at(self.native.left);
-        self.retired = retired;
+        self.return_to_block_start(0);
+        let (retired, work) = (self.retired, self.work);
         let instructions = old.instructions - retired.wrapping_sub(old.retired) as i64;
         let now = self.now_at_block_start();
         // If the time slice's limit is not reached, the budget was spent because an interrupt is due or the packed counters must be
@@ -138,16 +138,14 @@ impl Cpu {
             cycles: self.budget_at_block_start(until),
             instructions,
             retired,
+            work,
             stall: self.stall,
             ..old
         };
         let native = &mut self.native;
         native.budget = budget;
-        let left = native.left_after_stall(retired, self.stall, self.cpi);
-        let limited = left.min(LONGEST);
-        native.total = limited;
-        native.left = limited;
-        native.entered_at = retired;
+        let left = native.left_after_stall(retired, work, self.stall, self.cpi);
+        native.begin(left, retired, work);
         left > 0
     }
 }

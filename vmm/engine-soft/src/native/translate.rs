@@ -177,6 +177,7 @@ impl Cpu {
             ip,
             code: block.code_span(block.len()),
             count: block.ops().len() as u32,
+            cost: block.cost,
             mode: self.mode,
             privilege: usize::from(kernel),
             packed,
@@ -222,6 +223,7 @@ impl Cpu {
             operand_lookups,
         );
         e.site = self.attached.then_some(site);
+        e.by_block = self.by_block;
         let start = e.a.label();
         let mut exits = Exits {
             pending: Vec::new(),

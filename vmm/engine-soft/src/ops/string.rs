@@ -294,7 +294,8 @@ fn repeated<O: Action, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done 
 /// Returns to the run loop before the instruction has retired; the instruction continues later.
 fn unfinished(cpu: &mut Cpu, op: &Op) {
     cpu.set_ip(cpu.ip(op));
-    cpu.retired = cpu.retired.wrapping_sub(1);
+    // One instruction less than none.
+    cpu.retire(u64::MAX);
 }
 
 /// Processes a chunk of a repeated instruction. Returns whether the instruction is finished. `done` counts elements, including those before

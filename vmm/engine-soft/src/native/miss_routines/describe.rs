@@ -12,6 +12,7 @@ use super::{
 };
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
+use crate::native::Left;
 use crate::native::access::{COUNT, LOCKED, NON_TEMPORAL};
 use crate::native::assembler::{Assembler, LEFT, Label, at, cc, field_of_cpu, indexed_field};
 use crate::native::registers::sized;
@@ -219,8 +220,9 @@ impl MissRoutine {
         // The instructions that retired before the block.
         let retired = RAX;
         a.load(retired, field!(entered_at));
-        a.rm(Code::Add_r64_rm64, retired, field_of_cpu(field!(total)));
-        a.rr(Code::Sub_r64_rm64, retired, LEFT);
+        a.rr(Code::Mov_r32_rm32, EDX, sized(LEFT, 4));
+        a.ri(Code::And_rm32_imm32, EDX, Left::INSTRUCTIONS as i32);
+        a.rr(Code::Add_r64_rm64, retired, RDX);
         a.ri(Code::Shr_rm32_imm8, EDI, COUNT as i32);
         a.rr(Code::Sub_r64_rm64, retired, RDI);
         // With one cycle for each instruction, the fraction of a cycle never becomes a cycle.

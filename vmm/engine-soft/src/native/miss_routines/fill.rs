@@ -12,6 +12,7 @@ use super::{
 };
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
+use crate::native::Left;
 use crate::native::assembler::{Assembler, CPU, LEFT, at_offset, cc, field_of_cpu, indexed_field};
 use crate::native::registers::sized;
 use crate::native::runtime::field;
@@ -125,10 +126,12 @@ impl MissRoutine {
     }
 
     /// Does the work of [`Cpu::shorten_budget`] where an instruction takes one cycle: takes one instruction from the budget for each stall
-    /// cycle. A budget with another bound than cycles ends too soon then, and the run loop continues.
+    /// cycle. A budget with another bound than cycles ends too soon then, and the run loop continues. Uses RAX.
     fn shorten_budget_by_stall(&self, a: &mut Assembler) {
-        a.rr(Code::Sub_r64_rm64, LEFT, STALL);
         a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), STALL);
+        a.copy(RAX, STALL);
+        a.ri(Code::Shl_rm64_imm8, RAX, Left::BITS as i32);
+        a.rr(Code::Sub_r64_rm64, LEFT, RAX);
     }
 
     /// Does the work of [`Cpu::shorten_budget`] for any number of cycles per instruction. The block's number of operations cancels out.
@@ -172,20 +175,24 @@ impl MissRoutine {
         a.rm(Code::Cmp_r64_rm64, bound, most);
         a.rm(Code::Cmovg_r64_rm64, bound, most);
         a.bind(bounded);
-        // Subtract the instructions that retired from the budget's beginning up to the beginning of this block.
+        // Subtract the instructions that retired from the budget's beginning up to the end of this block.
         a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(entered_at)));
-        a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(total)));
         a.rm(
             Code::Add_r64_rm64,
             bound,
             budget(offset_of!(Budget, retired)),
         );
-        a.rr(Code::Add_r64_rm64, bound, LEFT);
+        a.rr(Code::Mov_r32_rm32, EAX, sized(LEFT, 4));
+        a.ri(Code::And_rm32_imm32, EAX, Left::INSTRUCTIONS as i32);
+        a.rr(Code::Sub_r64_rm64, bound, RAX);
         a.copy(RAX, LEFT);
+        a.ri(Code::Sar_rm64_imm8, RAX, Left::BITS as i32);
         a.rr(Code::Sub_r64_rm64, RAX, bound);
+        a.ri(Code::Add_rm64_imm8, RAX, 1);
         a.jcc(cc::LE, kept);
         a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), RAX);
-        a.copy(LEFT, bound);
+        a.ri(Code::Shl_rm64_imm8, RAX, Left::BITS as i32);
+        a.rr(Code::Sub_r64_rm64, LEFT, RAX);
         a.jmp(kept);
         a.bind(over);
         a.rr(Code::Xor_r32_rm32, sized(bound, 4), sized(bound, 4));

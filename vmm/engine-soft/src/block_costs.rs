@@ -1,0 +1,135 @@
+//! Costs of basic blocks, by which clocks advance while no model is attached.
+//!
+//! Where a node has such costs, work is counted in sixteenths of a cycle. A block takes its nominal cost, by the study's cycles per
+//! instruction, and a correction. The whole cost counts at the block's beginning, so that an instruction of a block that reads the clock
+//! gets the time at the block's end. A block of which only the first instructions run takes the nominal cost of these.
+//!
+//! Corrections belong to code by its bytes, never by its address: blocks of equal bytes have one number in all nodes that share a decode
+//! pool, so that these nodes can share translation blocks. Each node has its own table of corrections.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
+
+use crate::cpu::Cpu;
+use crate::lookup;
+use crate::native::correction_of_work;
+
+/// Maximum number of blocks with a cost of their own. Later ones keep their nominal cost.
+const MOST_COSTS: usize = 1 << 22;
+/// Maximum cost of a block, in sixteenths of a cycle.
+const MOST_WORK: u64 = 1 << 24;
+
+/// What a block's prologue subtracts from the budget beyond the nominal cost, as [`correction_of_work`] makes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Correction(pub i64);
+
+/// Number of a block's cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CostNumber(u32);
+
+impl CostNumber {
+    /// The number of blocks that always have their nominal cost.
+    pub const NOMINAL: Self = Self(0);
+
+    /// Returns the offset of the block's correction in the table, in bytes.
+    pub fn offset(self) -> i64 {
+        i64::from(self.0) * size_of::<Correction>() as i64
+    }
+}
+
+/// The numbers of code by its bytes.
+#[derive(Default)]
+pub struct CostNumbers(Mutex<HashMap<[u64; 2], u32>>);
+
+impl CostNumbers {
+    /// Returns the number of code in a code segment of so many bits.
+    fn of(&self, bytes: &[u8], bits: u8) -> CostNumber {
+        let half = |seed: u8| {
+            let mut hasher = DefaultHasher::new();
+            (seed, bits, bytes).hash(&mut hasher);
+            hasher.finish()
+        };
+        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = numbers.len() + 1;
+        CostNumber(match numbers.entry([half(0), half(1)]) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(place) if next < MOST_COSTS => *place.insert(next as u32),
+            Entry::Vacant(_) => 0,
+        })
+    }
+}
+
+/// The costs of a node's blocks.
+pub struct BlockCosts {
+    table: MmapMut,
+    numbers: Arc<CostNumbers>,
+}
+
+impl BlockCosts {
+    /// Makes a table in which all blocks have their nominal costs.
+    pub fn new(numbers: Arc<CostNumbers>) -> std::io::Result<Self> {
+        let table = MmapOptions::new()
+            .len(MOST_COSTS * size_of::<Correction>())
+            .no_reserve_swap()
+            .map_anon()?;
+        Ok(Self { table, numbers })
+    }
+
+    /// Returns the first correction. The address does not change.
+    pub fn pointer(&self) -> *const Correction {
+        self.table.as_ptr().cast()
+    }
+
+    /// Returns the number of code.
+    pub fn number(&self, bytes: &[u8], bits: u8) -> CostNumber {
+        self.numbers.of(bytes, bits)
+    }
+
+    /// Sets the cost of code to so much work, of which `nominal` is the nominal cost.
+    pub fn set(&mut self, number: CostNumber, work: u64, nominal: i64) {
+        if number == CostNumber::NOMINAL {
+            return;
+        }
+        let work = work.min(MOST_WORK) as i64;
+        let correction = Correction(correction_of_work(work - nominal));
+        let at = number.offset() as usize;
+        self.table[at..at + 8].copy_from_slice(&correction.0.to_le_bytes());
+    }
+
+    /// Gives all blocks their nominal costs.
+    pub fn clear(&mut self) {
+        // SAFETY: nothing refers to the bytes but raw pointers of vCPUs, none of which runs. Anonymous memory reads as zero afterwards
+        // (madvise(2), MADV_DONTNEED).
+        let done = unsafe { self.table.unchecked_advise(UncheckedAdvice::DontNeed) };
+        if done.is_err() {
+            self.table.fill(0);
+        }
+    }
+}
+
+impl Cpu {
+    /// Returns the nominal cost of instructions in sixteenths of a cycle. No instruction costs less than one.
+    pub fn nominal_cost(&self, instructions: i64) -> i64 {
+        let sixteenths = (instructions * i64::from(self.nominal_cpi.value())) >> 12;
+        sixteenths.max(instructions)
+    }
+
+    /// Returns the cost of the first `count` instructions of a block in sixteenths of a cycle.
+    pub fn cost_of(&self, entry: lookup::Entry, count: usize) -> u64 {
+        let nominal = self.nominal_cost(count as i64);
+        if count < entry.count as usize {
+            return nominal as u64;
+        }
+        // SAFETY: the block has just been looked up, and nothing ran since. The table has an element for each number.
+        let correction = unsafe {
+            let number = (*entry.block).cost.offset();
+            self.block_costs.byte_offset(number as isize).read()
+        };
+        (nominal + crate::native::work_of_correction(correction.0)) as u64
+    }
+}
