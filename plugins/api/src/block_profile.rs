@@ -1,5 +1,7 @@
 //! Counts by basic block: what an engine counted in the code that ran in a window.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{CauseCycles, Charges, Context, CoreCosts, FLOP_CLASSES};
@@ -125,6 +127,30 @@ pub struct BlockProfile {
 }
 
 impl BlockProfile {
+    /// Adds the counts of a later time on the same node, whose engine gave the same numbers to blocks.
+    pub fn add(&mut self, later: &BlockProfile) {
+        let mut at: BTreeMap<u32, u32> = self.numbers.iter().copied().zip(0..).collect();
+        let mut counts: BTreeMap<(Context, u32), BlockCounts> = BTreeMap::new();
+        for (context, block, of_block) in std::mem::take(&mut self.counts) {
+            counts.insert((context, block), of_block);
+        }
+        for (context, block, of_block) in &later.counts {
+            let number = later.numbers[*block as usize];
+            let block = *at.entry(number).or_insert_with(|| {
+                self.numbers.push(number);
+                self.blocks.push(later.blocks[*block as usize].clone());
+                self.blocks.len() as u32 - 1
+            });
+            counts.entry((*context, block)).or_default().add(of_block);
+        }
+        let rows = counts.into_iter();
+        self.counts = rows
+            .map(|((context, block), of)| (context, block, of))
+            .collect();
+        self.lost_blocks = later.lost_blocks;
+        self.lost_contexts = later.lost_contexts;
+    }
+
     /// Fills in the cycles of all counts from what a model of the core has learned.
     pub fn apply(&mut self, costs: &CoreCosts) {
         for (_, block, counts) in &mut self.counts {

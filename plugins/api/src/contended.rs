@@ -13,6 +13,33 @@ pub struct ContendedLine {
     pub uses: Vec<LineUse>,
 }
 
+impl ContendedLine {
+    /// Adds the uses of the line at a later time.
+    pub fn add(&mut self, later: &ContendedLine) {
+        for of in &later.uses {
+            let key = |u: &LineUse| {
+                (
+                    u.vcpu,
+                    u.context,
+                    u.privilege,
+                    u.site,
+                    u.access,
+                    u.locked,
+                    u.linear,
+                )
+            };
+            match self.uses.iter_mut().find(|known| key(known) == key(of)) {
+                Some(known) => {
+                    known.touched |= of.touched;
+                    known.taken += of.taken;
+                    known.cycles += of.cycles;
+                }
+                None => self.uses.push(*of),
+            }
+        }
+    }
+}
+
 /// What one instruction of one vCPU did with a contended line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineUse {

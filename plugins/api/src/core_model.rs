@@ -109,6 +109,17 @@ fn scaled(each: i64, count: u64) -> i64 {
     each.saturating_mul(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
+/// A measured interval of a sampled window on one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Instructions of all vCPUs.
+    pub instructions: u64,
+    /// Their cycles by what the model of the core has learned.
+    pub cycles: u64,
+    /// Their cycles by the costs of code from before the interval, by which the clock advanced until then.
+    pub predicted: u64,
+}
+
 /// Instructions that a model of the core has timed, and their cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
@@ -169,6 +180,9 @@ pub trait CoreModel: Send {
     /// Returns the cycles by which the vCPU's clock advances because of an answer, in place of the memory model's `stall`: the part of the
     /// wait that other work does not hide. `block` is the number of the block that made the reference.
     fn exposed(&self, block: u32, source: Source, stall: u32) -> u32;
+
+    /// Returns whether a recording has timed instructions of the block with this number.
+    fn has_timed(&self, block: u32) -> bool;
 
     /// Forgets what was timed at the end of a warm-up. What was learned stays.
     fn reset_statistics(&mut self);

@@ -20,7 +20,9 @@ mod topology;
 pub use block_profile::{BlockCounts, BlockProfile, PartialCounts, ProfiledBlock};
 pub use charges::{Charges, SOURCES, STALL_TERMS, Source, StallTerm};
 pub use contended::{ContendedLine, LineUse};
-pub use core_model::{CAUSES, Cause, CauseCycles, CodeCosts, CoreCosts, CoreModel, Timed};
+pub use core_model::{
+    CAUSES, Cause, CauseCycles, CodeCosts, CoreCosts, CoreModel, Interval, Timed,
+};
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
 pub use direct::{AcceptedDirectMisses, DirectMiss, DirectMissFunction, DirectMisses};
 pub use ledger::{Account, Key, Ledger, Tally};

@@ -41,6 +41,10 @@ impl CoreModel for Keeping {
         self.model.exposed(block, source, stall)
     }
 
+    fn has_timed(&self, block: u32) -> bool {
+        self.model.has_timed(block)
+    }
+
     fn reset_statistics(&mut self) {
         lock(&self.kept).clear();
         self.model.reset_statistics();

@@ -41,6 +41,7 @@ fn config(files: &Path) -> ClusterConfig {
         open,
         warm_up: 100_000,
         attribution: true,
+        sampling: None,
         measure: Measure::Instructions(400_000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

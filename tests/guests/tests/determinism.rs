@@ -10,7 +10,7 @@ use nodescope_hypercall::Function;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
 use nodescope_window::{
-    CacheConfig, CoreSpec, Ending, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec,
+    CacheConfig, CoreSpec, Ending, Measure, MemorySpec, ModelSpec, Sampling, Trigger, WindowSpec,
 };
 
 const JOB: &str = "#!/bin/sh
@@ -84,6 +84,7 @@ fn the_same_study_gives_the_same_bytes() {
         },
         warm_up: 500_000,
         attribution: true,
+        sampling: None,
         measure: Measure::Instructions(4_000_000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
@@ -171,6 +172,66 @@ fn zen4() -> Option<CoreSpec> {
     })
 }
 
+/// A sampled window gives the same bytes interpreted and translated, and on two host threads. The nodes share code.
+#[test]
+fn a_sampled_window_gives_the_same_bytes() {
+    let Some(image) = image() else { return };
+    let Some(ring) = compile("mpicc.openmpi", "ring.c", &["-O2"]) else {
+        return;
+    };
+    let job = [program("ring", ring), program("run", JOB)];
+    let mut config = cluster(image, 2, NodeTopology::uniform(2, 1, 1, 128 << 20), &job);
+    config.trace = true;
+    let each = 50_000;
+    config.windows = vec![WindowSpec {
+        name: "job".into(),
+        open: Trigger::MpiCall {
+            function: Function::Init,
+            call: 1,
+            rank: 0,
+        },
+        warm_up: 200_000,
+        attribution: true,
+        sampling: Some(Sampling {
+            warm_up: each,
+            measured: each,
+            apart: 8 * each,
+            most_per_second: 100_000_000_000,
+        }),
+        measure: Measure::Guest,
+        models: ModelSpec {
+            caches: Some(CacheConfig::xeon_e5_2690()),
+            memory: Some(MemorySpec::numa()),
+            core: zen4(),
+        },
+    }];
+    let results: Vec<_> = [(1, true), (2, true), (2, false)]
+        .into_iter()
+        .map(|(threads, translate)| {
+            config.host_threads = threads;
+            config.translate = translate;
+            let dir = tempfile::tempdir().unwrap();
+            let finished = run_well(&config, dir.path());
+            report(&finished);
+            (finished, files(dir.path()), dir)
+        })
+        .collect();
+    let (first, bytes, _) = &results[0];
+    let outcome = &first.outcome.windows.outcomes[0];
+    assert_eq!(outcome.ending, Ending::Complete, "{outcome}");
+    let record = &first.outcome.windows.windows[0];
+    println!("{} intervals", record.intervals_ps.len());
+    assert!(record.intervals_ps.len() > 20);
+    let cores = record.nodes.iter().filter_map(|node| node.core.as_ref());
+    for core in cores.clone() {
+        assert!(core.intervals.iter().any(|interval| interval.cycles > 0));
+    }
+    assert_eq!(cores.count(), 2);
+    for (other, others, _) in &results[1..] {
+        same((first, bytes), (other, others), "sampled");
+    }
+}
+
 /// A whole boot with windows gives the same bytes: one window from power-on, others during the boot and later.
 #[test]
 fn an_interpreted_and_a_translated_boot_give_the_same_bytes() {
@@ -194,6 +255,7 @@ nodescope-guest put random random
         open,
         warm_up: 300_000,
         attribution: true,
+        sampling: None,
         measure: Measure::Instructions(3_000_000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

@@ -19,6 +19,7 @@ fn window(name: &str, open: Trigger) -> WindowSpec {
         open,
         warm_up: 0,
         attribution: true,
+        sampling: None,
         measure: Measure::Instructions(1000),
         models: ModelSpec::default(),
     }
@@ -192,6 +193,7 @@ fn a_window_over_an_idle_node() {
     // Node 0 sleeps for two seconds before it starts the job; node 1 has nothing to do from its boot on.
     let windows = (0..4).map(|n| WindowSpec {
         attribution: true,
+        sampling: None,
         measure: Measure::Time { ps: 200_000_000 },
         ..window(
             &format!("window{n}"),

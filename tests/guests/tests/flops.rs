@@ -79,6 +79,7 @@ fn a_matrix_product_is_counted_exactly_in_its_class() {
             open: Trigger::Guest,
             warm_up: 0,
             attribution: true,
+            sampling: None,
             measure: Measure::Guest,
             models: ModelSpec::default(),
         })

@@ -104,6 +104,7 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
             open: Trigger::Guest,
             warm_up: 0,
             attribution: true,
+            sampling: None,
             measure: Measure::Guest,
             models: ModelSpec {
                 caches: Some(CacheConfig::xeon_e5_2690()),

@@ -81,6 +81,7 @@ fn threads_that_share_lines_cost_each_other_time() {
         open: Trigger::Guest,
         warm_up: 0,
         attribution: true,
+        sampling: None,
         measure: Measure::Guest,
         models: ModelSpec {
             caches: Some(caches),

@@ -70,6 +70,7 @@ fn window(name: &str, call: u64) -> WindowSpec {
         },
         warm_up: 100_000,
         attribution: true,
+        sampling: None,
         measure: Measure::Instructions(500_000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

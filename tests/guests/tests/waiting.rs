@@ -25,6 +25,7 @@ fn a_rank_waits_for_a_late_one(compiler: &str, start: &str) {
         },
         warm_up: 0,
         attribution: true,
+        sampling: None,
         measure: Measure::Time { ps: 10_000_000_000 },
         models: ModelSpec::default(),
     }];

@@ -37,6 +37,7 @@ fn window(function: Function, call: u64) -> WindowSpec {
         warm_up: 0,
         measure: Measure::Instructions(MEASURED),
         attribution: false,
+        sampling: None,
         models: ModelSpec::default(),
     }
 }

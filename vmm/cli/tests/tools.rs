@@ -165,6 +165,7 @@ fn a_hybrid_job_is_predicted_where_it_was_traced() {
         open: Trigger::Immediately,
         warm_up: 0,
         attribution: true,
+        sampling: None,
         measure: Measure::Guest,
         models: ModelSpec::default(),
     };

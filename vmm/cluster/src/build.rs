@@ -59,6 +59,8 @@ pub enum BuildError {
     },
     #[error("study.engine asks for KVM: {0}")]
     Kvm(#[from] KvmError),
+    #[error("the host has no memory for the costs of a node's code: {0}")]
+    Costs(std::io::Error),
     #[error("the disk's bandwidth is 0 bytes/s; give it a positive one")]
     DiskBandwidth,
 }
@@ -315,6 +317,13 @@ fn build_node(
     };
     let cpuid = cpuid_tables(config, &topology)?;
     let code = SharedCode::with_pool(ram.clone(), pool.clone());
+    if config
+        .windows
+        .iter()
+        .any(|window| window.sampling.is_some())
+    {
+        code.cost_by_block().map_err(BuildError::Costs)?;
+    }
     let vcpus = portable(config, index, &code, &cpuid);
     let on_kvm = match config.engine.uses_kvm() {
         true => kvm::vcpus(config, index, &ram, &cpuid)?,

@@ -71,6 +71,7 @@ pub(crate) struct NodeReport {
     pub next_activity_ps: u64,
     pub instructions: u64,
     pub connected: bool,
+    pub wants_interval: bool,
     /// Virtual time that the node has reached, picoseconds.
     pub reached_ps: u64,
     pub file_bytes: u64,

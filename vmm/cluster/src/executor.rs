@@ -39,13 +39,14 @@ pub use crate::batch::QuantumBatch;
 struct Report {
     result: Result<NodeStatus, NodeError>,
     /// [`Node::next_activity`] in picoseconds, 0 where a vCPU runs. The other fields are [`Node::instructions`], [`Node::has_output`],
-    /// [`Node::wants_attention`], [`Node::has_frames`] and [`Node::is_connected`].
+    /// [`Node::wants_attention`], [`Node::has_frames`], [`Node::is_connected`] and [`Node::wants_interval`].
     next_activity_ps: u64,
     instructions: u64,
     has_output: bool,
     wants_attention: bool,
     has_frames: bool,
     connected: bool,
+    wants_interval: bool,
 }
 
 /// Returns a value for [`Report::next_activity_ps`].
@@ -67,6 +68,7 @@ impl Report {
             wants_attention: node.wants_attention(),
             has_frames: node.has_frames(),
             connected: node.is_connected(),
+            wants_interval: node.wants_interval(),
         }
     }
 
@@ -280,6 +282,11 @@ impl Executor {
         self.known(index, |own| own.instructions, |of| of.instructions)
     }
 
+    /// Returns whether code of unknown cost runs on a node, between intervals of a sampled window.
+    pub fn wants_interval(&self, index: usize) -> bool {
+        self.known(index, |own| own.wants_interval, |of| of.wants_interval)
+    }
+
     /// Returns whether a node has console output or hypercalls for [`Executor::take_output`].
     pub fn has_output(&self, index: usize) -> bool {
         let some = |of: &NodeReport| !of.console.is_empty() || !of.events.is_empty();
@@ -393,6 +400,7 @@ impl Executor {
                 next_activity_ps: own.next_activity_ps,
                 instructions: own.instructions,
                 connected: own.connected,
+                wants_interval: own.wants_interval,
                 reached_ps: node.clock().ps(node.now()),
                 file_bytes: node.file_bytes(),
                 console: node.take_console(),

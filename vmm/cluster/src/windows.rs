@@ -32,6 +32,9 @@ pub struct Windows<'a> {
     driver: WindowDriver,
     records: Vec<WindowRecord>,
     code: WindowCode<'a>,
+    /// Measured intervals of the open window so far, if it is sampled, and the beginning of the running interval.
+    intervals_ps: Vec<(u64, u64)>,
+    interval_from_ps: Option<u64>,
     /// Sentences for the user about windows whose measurements are lost.
     lost: Vec<String>,
 }
@@ -109,6 +112,8 @@ impl<'a> Windows<'a> {
                 profiles: Vec::new(),
                 unnamed: None,
             },
+            intervals_ps: Vec::new(),
+            interval_from_ps: None,
             lost: Vec::new(),
         })
     }
@@ -174,6 +179,9 @@ impl<'a> Windows<'a> {
         let instructions = (0..self.config.nodes as usize)
             .map(|n| executor.instructions(n))
             .sum();
+        if (0..self.config.nodes as usize).any(|n| executor.wants_interval(n)) {
+            self.driver.request_interval();
+        }
         for action in self.driver.step(now_ps, instructions) {
             changed = true;
             match action {
@@ -182,9 +190,28 @@ impl<'a> Windows<'a> {
                     engines.measure(executor, now_ps)?;
                     self.attach(executor, window)?;
                 }
-                WindowAction::StartMeasuring(_) => {
+                WindowAction::StartMeasuring(window) => {
+                    self.begin_interval(window, now_ps);
                     for n in self.measured(executor) {
                         executor.with_node(n, |n| n.start_measuring());
+                    }
+                }
+                WindowAction::Pause(_) => {
+                    self.end_interval(now_ps);
+                    let nominal = self.config.nominal_cpi;
+                    for n in self.measured(executor) {
+                        executor.with_node(n, |n| n.pause(nominal));
+                    }
+                }
+                WindowAction::Resume(_) => {
+                    for n in self.measured(executor) {
+                        executor.with_node(n, |n| n.resume());
+                    }
+                }
+                WindowAction::StartInterval(window) => {
+                    self.begin_interval(window, now_ps);
+                    for n in self.measured(executor) {
+                        executor.with_node(n, |n| n.start_interval());
                     }
                 }
                 WindowAction::Detach(window) => {
@@ -200,6 +227,17 @@ impl<'a> Windows<'a> {
             executor.gather()?;
         }
         Ok(())
+    }
+
+    fn begin_interval(&mut self, window: usize, now_ps: u64) {
+        if self.driver.spec(window).sampling.is_some() {
+            self.interval_from_ps = Some(now_ps);
+        }
+    }
+
+    fn end_interval(&mut self, now_ps: u64) {
+        let from = self.interval_from_ps.take();
+        self.intervals_ps.extend(from.map(|from| (from, now_ps)));
     }
 
     /// Closes the open window at the end of the run. Returns the event for the trace; `None` if no window was open. The names of the
@@ -285,6 +323,8 @@ impl<'a> Windows<'a> {
         window: usize,
         now_ps: u64,
     ) -> Body {
+        self.end_interval(now_ps);
+        let intervals_ps = std::mem::take(&mut self.intervals_ps);
         let places = self.places();
         let spec = self.driver.spec(window).clone();
         let name = spec.name.clone();
@@ -313,6 +353,7 @@ impl<'a> Windows<'a> {
                 core: measurement.core.map(|costs| CoreRecord {
                     core: costs.core,
                     timed: costs.timed,
+                    intervals: measurement.intervals,
                 }),
                 owners: activities
                     .map(|a| monitor.owners.owner(a.cr3, a.function))
@@ -337,6 +378,7 @@ impl<'a> Windows<'a> {
             measured_from_ps: times.measured_from_ps,
             closed_ps: times.closed_ps.unwrap_or(now_ps),
             complete: self.driver.is_complete(window),
+            intervals_ps,
             nodes,
         });
         Body::WindowClose(name)

@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 
+use crate::block::Block;
 use crate::cpu::Cpu;
 use crate::lookup;
-use crate::native::correction_of_work;
+use crate::native::{correction_of_work, work_of_correction};
 
 /// Maximum number of blocks with a cost of their own. Later ones keep their nominal cost.
 const MOST_COSTS: usize = 1 << 22;
@@ -96,7 +97,12 @@ impl BlockCosts {
             return;
         }
         let work = work.min(MOST_WORK) as i64;
-        let correction = Correction(correction_of_work(work - nominal));
+        // A correction of zero means that the cost is not known.
+        let more = match work - nominal {
+            0 => 1,
+            more => more,
+        };
+        let correction = Correction(correction_of_work(more));
         let at = number.offset() as usize;
         self.table[at..at + 8].copy_from_slice(&correction.0.to_le_bytes());
     }
@@ -125,11 +131,23 @@ impl Cpu {
         if count < entry.count as usize {
             return nominal as u64;
         }
-        // SAFETY: the block has just been looked up, and nothing ran since. The table has an element for each number.
-        let correction = unsafe {
-            let number = (*entry.block).cost.offset();
-            self.block_costs.byte_offset(number as isize).read()
-        };
-        (nominal + crate::native::work_of_correction(correction.0)) as u64
+        // SAFETY: the block has just been looked up, and nothing ran since.
+        let correction = self.correction_of(unsafe { &*entry.block });
+        (nominal + work_of_correction(correction.0)) as u64
+    }
+
+    /// Returns the correction of a block's cost. The node must have costs of blocks.
+    fn correction_of(&self, block: &Block) -> Correction {
+        // SAFETY: the table has an element for each number.
+        unsafe {
+            self.block_costs
+                .byte_offset(block.cost.offset() as isize)
+                .read()
+        }
+    }
+
+    /// Returns whether a block's cost was set.
+    pub fn has_cost(&self, block: &Block) -> bool {
+        !self.block_costs.is_null() && self.correction_of(block) != Correction::default()
     }
 }

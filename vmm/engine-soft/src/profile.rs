@@ -91,7 +91,11 @@ type BlockLocation = (u64, u64, u8, bool);
 type RecordsOwner = (u16, Context);
 
 /// Records of one context of a vCPU, in memory that the host provides where it is touched.
-struct Records(MmapMut);
+struct Records {
+    memory: MmapMut,
+    /// True if the context may have run since its vCPU began to attribute counts to code.
+    ran: bool,
+}
 
 impl Records {
     fn new() -> std::io::Result<Self> {
@@ -99,28 +103,28 @@ impl Records {
             .len(MOST_BLOCKS * size_of::<Record>())
             .no_reserve_swap()
             .map_anon()
-            .map(Self)
+            .map(|memory| Self { memory, ran: true })
     }
 
     fn pointer(&mut self) -> *mut Record {
-        self.0.as_mut_ptr().cast()
+        self.memory.as_mut_ptr().cast()
     }
 
     fn get(&self, block: u32) -> Record {
         let at = block as usize * size_of::<Record>();
-        debug_assert!(at < self.0.len());
+        debug_assert!(at < self.memory.len());
         // SAFETY: within the mapping, which is aligned to a page; every bit pattern is a record. Translated code, the only other writer,
         // runs under the lock of the code that owns these records.
-        unsafe { self.0.as_ptr().add(at).cast::<Record>().read() }
+        unsafe { self.memory.as_ptr().add(at).cast::<Record>().read() }
     }
 
     /// Makes all records zero. Their addresses do not change.
     fn clear(&mut self) {
         // SAFETY: nothing refers to the bytes but raw pointers of vCPUs, none of which runs. Anonymous memory reads as zero
         // afterwards (madvise(2), MADV_DONTNEED).
-        let done = unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) };
+        let done = unsafe { self.memory.unchecked_advise(UncheckedAdvice::DontNeed) };
         if done.is_err() {
-            self.0.fill(0);
+            self.memory.fill(0);
         }
     }
 }
@@ -188,7 +192,16 @@ impl Profile {
                 }
             },
         };
+        records.ran = true;
         records.pointer()
+    }
+
+    /// Notes that no context of a vCPU has run yet. All records must be empty.
+    pub fn begin_attribution(&mut self, vcpu: u16) {
+        let own = (vcpu, Context(0))..=(vcpu, Context(u32::MAX));
+        for (_, records) in self.records.range_mut(own) {
+            records.ran = false;
+        }
     }
 
     /// Returns the blocks and contexts that have numbers so far.
@@ -253,7 +266,11 @@ impl Profile {
     /// `1 << shift` bytes.
     fn settle(&mut self, vcpu: u16, shift: u32, settled: &mut BTreeMap<(Context, bool), Counters>) {
         let own = (vcpu, Context(0))..=(vcpu, Context(u32::MAX));
-        for ((_, context), records) in self.records.range_mut(own) {
+        let ran = self
+            .records
+            .range_mut(own)
+            .filter(|(_, records)| records.ran);
+        for ((_, context), records) in ran {
             for (number, block) in self.blocks.iter().enumerate() {
                 let record = records.get(number as u32);
                 let times = record.executions - record.settled;
@@ -275,7 +292,7 @@ impl Profile {
 
     /// Forgets all counts. Blocks keep their numbers.
     pub fn clear(&mut self) {
-        for records in self.records.values_mut() {
+        for records in self.records.values_mut().filter(|records| records.ran) {
             records.clear();
         }
         self.partial.clear();
@@ -286,7 +303,7 @@ impl Profile {
     pub fn take(&mut self) -> BlockProfile {
         self.begin();
         let mut counts: BTreeMap<(Context, u32), BlockCounts> = BTreeMap::new();
-        for (&(_, context), records) in &self.records {
+        for (&(_, context), records) in self.records.iter().filter(|(_, of)| of.ran) {
             for block in 0..self.blocks.len() as u32 {
                 let record = records.get(block);
                 if !record.is_empty() {

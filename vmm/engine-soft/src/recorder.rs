@@ -90,6 +90,13 @@ impl Cpu {
         };
     }
 
+    /// Lets the planned recording begin at the next block.
+    pub fn record_soon(&mut self) {
+        if self.recorder.length > 0 && !self.recorder.active {
+            self.recorder.due = self.instructions();
+        }
+    }
+
     /// Returns for how many instructions blocks may begin before a recording begins or ends. At 0 or less, [`Cpu::change_recording`] is due.
     #[inline(always)]
     pub fn until_recording_changes(&self) -> i64 {

@@ -2,7 +2,9 @@
 
 use std::ptr::NonNull;
 
-use nodescope_engine::{CodeCost, CodeNumbers, EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_engine::{
+    CodeCost, CodeNumbers, EngineError, Exit, Limit, NextBlock, Platform, Vcpu,
+};
 use nodescope_plugin_api::{BlockProfile, Context, Counters, L0Geometry, L0Update};
 use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
@@ -332,6 +334,29 @@ impl Vcpu for SoftVcpu {
         }
     }
 
+    fn next_block(&mut self, platform: &mut dyn Platform) -> Option<NextBlock> {
+        self.with_platform(platform, |cpu| {
+            let Ok(entry) = cpu.block() else {
+                // The vCPU will meet the fault itself.
+                cpu.exception = None;
+                cpu.stop = None;
+                return None;
+            };
+            // SAFETY: the block was just looked up, and nothing ran since.
+            let block = unsafe { &*entry.block };
+            let number = match cpu.profiling() {
+                true => cpu.number_of(block, cpu.gpr[RIP as usize]),
+                false => 0,
+            };
+            let has_cost = cpu.has_cost(block);
+            Some(NextBlock { number, has_cost })
+        })
+    }
+
+    fn record_soon(&mut self) {
+        self.cpu.record_soon();
+    }
+
     fn forget_code_costs(&mut self) {
         if let Some(table) = &mut self.code.lock().block_costs {
             table.clear();
@@ -343,6 +368,7 @@ impl Vcpu for SoftVcpu {
         self.cpu.native.site = RunningSite::NONE;
         self.cpu.native.records_of = None;
         self.cpu.native.records = if on {
+            code.profile.begin_attribution(self.cpu.id);
             code.profile.records((self.cpu.id, Context::default()))
         } else {
             std::ptr::null_mut()

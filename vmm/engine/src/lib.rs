@@ -85,6 +85,15 @@ pub struct CodeCost<'a> {
     pub sixteenths: u64,
 }
 
+/// The block that a vCPU runs next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextBlock {
+    /// Number of the block ([`nodescope_plugin_api::Site::block`]); 0 if it has none.
+    pub number: u32,
+    /// True if [`Vcpu::set_code_costs`] has set its cost.
+    pub has_cost: bool,
+}
+
 /// Handle that makes a vCPU on another thread check its interrupts and [`Platform::attention`] soon.
 pub trait Kicker: Send + Sync {
     /// Kicks the vCPU. Does nothing where the vCPU does not run.
@@ -172,6 +181,15 @@ pub trait Vcpu: Send {
     fn set_code_costs(&mut self, costs: &[CodeCost<'_>]) {
         let _ = costs;
     }
+
+    /// Returns the block at the instruction pointer. None if its first instruction cannot be fetched, or the engine has no blocks.
+    fn next_block(&mut self, platform: &mut dyn Platform) -> Option<NextBlock> {
+        let _ = platform;
+        None
+    }
+
+    /// Lets the next recording for a model of the core begin at once, if recordings are planned.
+    fn record_soon(&mut self) {}
 
     /// Gives all code its nominal cost again.
     fn forget_code_costs(&mut self) {}

@@ -5,6 +5,7 @@
 //! - [`boot`] loads a Linux kernel into guest RAM.
 //! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] enforces the quota of files that the guest stores.
 //! - [`node`] runs the vCPUs in time slices, `parallel` runs them in parallel, and `handoff` moves them between engines.
+//! - [`measurement`] is what a window measures, `counting` measures it, and `watch` looks for code whose cost is not known.
 //! - [`file_server`] has the shape of a node that serves files to the others.
 //! - [`samples`] copies the call stacks of vCPUs while a window is open.
 //! - [`state`] saves and loads the state of a node.
@@ -14,11 +15,13 @@ mod actions;
 mod apic_ids;
 pub mod boot;
 pub mod clock;
+mod counting;
 pub mod cpuid;
 mod events;
 pub mod file_server;
 pub mod files;
 mod handoff;
+pub mod measurement;
 mod modelled_core;
 pub mod motherboard;
 pub mod node;
@@ -29,3 +32,4 @@ pub mod state;
 pub mod topology;
 mod undefined;
 mod vcpu_state;
+mod watch;

@@ -122,6 +122,10 @@ pub struct Motherboard {
     pub(crate) moves_seen: u64,
     /// Clock in cycles of each vCPU at which its call stack is sampled next; `u64::MAX` for never.
     pub(crate) sample_at: Vec<u64>,
+    /// For each vCPU, the clock in cycles at which the node looks whether the cost of its code is known ([`crate::watch`]).
+    pub(crate) watch_at: Vec<u64>,
+    /// True if code of unknown cost asks for an interval of a sampled window.
+    pub(crate) wants_interval: bool,
 }
 
 /// Holder of a node's motherboard, which is empty while the threads of parallel vCPUs have the motherboard.
@@ -194,13 +198,18 @@ impl Motherboard {
             slice_cycles: TIME_SLICE_CYCLES,
             moves_seen: 0,
             sample_at: vec![u64::MAX; vcpus],
+            watch_at: vec![u64::MAX; vcpus],
+            wants_interval: false,
         }
     }
 
     /// Returns whether the node has output that the cluster may wait for: serial output, an event that must be reported at once
-    /// (`has_subscribed_event`), or many waiting bytes of events.
+    /// (`has_subscribed_event`), many waiting bytes of events, or the wish for an interval of a sampled window.
     pub(crate) fn wants_attention(&mut self) -> bool {
-        self.chipset.serial.has_output() || self.has_subscribed_event || self.events.are_many()
+        self.chipset.serial.has_output()
+            || self.has_subscribed_event
+            || self.events.are_many()
+            || self.wants_interval
     }
 
     /// Returns whether the running vCPU must pause until the quantum ends, and resets the request.
@@ -418,6 +427,7 @@ impl Platform for Motherboard {
         if device <= now
             || !self.updates[usize::from(vcpu)].is_empty()
             || now >= self.sample_at[usize::from(vcpu)]
+            || now >= self.watch_at[usize::from(vcpu)]
         {
             return None;
         }

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 
@@ -16,10 +15,7 @@ use nodescope_devices::virtio::net::Frame;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_hypercall::{Function, NodeIdentity};
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{
-    BlockProfile, ContendedLine, Context, CoreCosts, CoreModel, Counters, MemoryModel, Privilege,
-    Statistic,
-};
+use nodescope_plugin_api::{CoreModel, MemoryModel};
 use nodescope_x86::{MpState, VcpuState};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -27,11 +23,12 @@ use thiserror::Error;
 use crate::acpi::{PlatformDescription, PlatformRegister};
 use crate::actions;
 use crate::clock::NodeClock;
+use crate::counting::Counting;
 use crate::files::{FileLimits, FileQuota};
 use crate::modelled_core::ModelledCore;
-use crate::motherboard::{Activity, Motherboard, MotherboardHolder, NodeEvent, Pace, TimeSlice};
+use crate::motherboard::{Motherboard, MotherboardHolder, NodeEvent, Pace, TimeSlice};
 use crate::parallel::Parallel;
-use crate::samples::{Sampler, StackSample, sample};
+use crate::samples::{Sampler, sample};
 use crate::topology::NodeTopology;
 
 /// Maximum length of a vCPU's time slice in cycles. The clocks of a node's running vCPUs therefore differ by about this length at most.
@@ -109,30 +106,6 @@ pub enum AssemblyError {
     },
 }
 
-/// Counters of one vCPU in one context at one privilege.
-type MeasuredCounters = (u16, Context, Privilege, Counters);
-
-/// Results of a measurement window on one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Measurement {
-    /// Counters of the engine by vCPU number, context and privilege.
-    pub counters: Vec<MeasuredCounters>,
-    /// Statistics of the memory model.
-    pub statistics: Vec<Statistic>,
-    /// Meaning of each [`Context`], indexed by the context's number.
-    pub activities: Vec<Activity>,
-    /// Clock of each vCPU, in cycles, at the beginning and at the end of the measurement.
-    pub cycles: Vec<(u64, u64)>,
-    /// Counts by basic block, if they were requested.
-    pub blocks: Option<BlockProfile>,
-    /// Samples of call stacks; empty unless counts by basic block were requested.
-    pub samples: Vec<StackSample>,
-    /// Lines that vCPUs took from each other.
-    pub contended: Vec<ContendedLine>,
-    /// What a model of the core has learned; `None` if there was none.
-    pub core: Option<CoreCosts>,
-}
-
 /// Emulated computer: vCPUs, RAM, and a motherboard with devices.
 pub struct Node {
     pub(crate) index: u32,
@@ -148,7 +121,8 @@ pub struct Node {
     ram: Ram,
     pub(crate) now: u64,
     pub(crate) status: NodeStatus,
-    window_start: Vec<u64>,
+    /// The open window's counts.
+    pub(crate) counting: Counting,
     /// Sampler of call stacks; `None` unless the open window attributes costs to code.
     pub(crate) sampler: Option<Sampler>,
     /// Flag that stops the node; see [`Node::set_stop`].
@@ -241,7 +215,7 @@ impl Node {
             ram: parts.ram,
             now: 0,
             status: NodeStatus::Running,
-            window_start: Vec::new(),
+            counting: Counting::default(),
             sampler: None,
             stop: Arc::default(),
         })
@@ -516,6 +490,7 @@ impl Node {
         let first = self.motherboard.time_slice.end;
         let result = self.run_time_slices(v);
         self.sample(v);
+        self.look_at_code(v);
         let TimeSlice { start, end } = self.motherboard.time_slice;
         if end > first {
             // The other vCPUs would have slept in the earlier slices. Those before this vCPU would have slept in the last slice as well.
@@ -665,6 +640,7 @@ impl Node {
             v.attribute_to_code(samples.is_some());
             v.attach(Some(geometry));
         }
+        self.watch_code(self.motherboard.core.is_some());
         self.start_measuring();
     }
 
@@ -673,104 +649,9 @@ impl Node {
         self.motherboard.core = Some(Box::new(ModelledCore::new(model)));
     }
 
-    /// Ends the warm-up: clears all counts, and keeps the model's cache state.
-    pub fn start_measuring(&mut self) {
-        for v in &mut self.vcpus {
-            v.flush_counters(&mut *self.motherboard);
-        }
-        if let Some(model) = self.motherboard.model.as_mut() {
-            model.reset_statistics();
-        }
-        if let Some(core) = self.motherboard.core.as_mut() {
-            core.model.reset_statistics();
-        }
-        self.motherboard.accounts.clear();
-        if let Some(sampler) = &mut self.sampler {
-            for v in &mut self.vcpus {
-                v.forget_block_profile();
-            }
-            sampler.clear();
-            let clocks = self.vcpus.iter().map(|v| sampler.next(v.cycles()));
-            self.motherboard.sample_at = clocks.collect();
-        }
-        self.window_start = self.vcpus.iter().map(|v| v.cycles()).collect();
-    }
-
-    /// Closes the window: detaches the model, and returns the measurement since the end of the warm-up.
-    pub fn detach(&mut self) -> Measurement {
-        for v in &mut self.vcpus {
-            v.flush_counters(&mut *self.motherboard);
-        }
-        let cycles = self
-            .window_start
-            .drain(..)
-            .zip(self.vcpus.iter().map(|v| v.cycles()))
-            .collect();
-        let accounts = std::mem::take(&mut self.motherboard.accounts);
-        let mut counters: Vec<_> = accounts
-            .into_iter()
-            .map(|((v, c, p), n)| (v, c, p, n))
-            .collect();
-        let model = self.motherboard.model.as_ref();
-        let contended = model
-            .map(|model| model.contended_lines())
-            .unwrap_or_default();
-        let statistics = self
-            .motherboard
-            .model
-            .take()
-            .map(|m| m.statistics(&counters))
-            .unwrap_or_default();
-        if self.motherboard.core.is_some() {
-            // The clock has counted the exposed part of stalls. The published formula has all of them.
-            restore_stalls(&mut counters, &statistics);
-        }
-        self.motherboard.slice_cycles = TIME_SLICE_CYCLES;
-        self.motherboard.moves_seen = 0;
-        // The vCPUs of a node share one block profile, so the first vCPU returns all of it.
-        let mut blocks = self.vcpus[0].take_block_profile();
-        let core = (self.motherboard.core.take()).map(|core| core.model.costs());
-        if let (Some(blocks), Some(costs)) = (&mut blocks, &core) {
-            blocks.apply(costs);
-        }
-        for v in &mut self.vcpus {
-            v.attach(None);
-            v.attribute_to_code(false);
-        }
-        self.motherboard.sample_at.fill(u64::MAX);
-        let samples = self.sampler.take().map(|mut sampler| sampler.take());
-        for u in &mut self.motherboard.updates {
-            u.clear();
-        }
-        Measurement {
-            counters,
-            statistics,
-            activities: self.motherboard.activities.clone(),
-            cycles,
-            blocks,
-            samples: samples.unwrap_or_default(),
-            contended,
-            core,
-        }
-    }
-
     /// Returns whether a model is attached.
     pub fn attached(&self) -> bool {
         self.motherboard.model.is_some()
-    }
-}
-
-/// Sets the stall cycles of counters to those of the memory model's events.
-fn restore_stalls(counters: &mut [MeasuredCounters], statistics: &[Statistic]) {
-    let mut stalls: BTreeMap<(u16, Context, Privilege), u64> = BTreeMap::new();
-    for row in statistics {
-        *stalls
-            .entry((row.vcpu, row.context, row.privilege))
-            .or_default() += row.cycles;
-    }
-    for (vcpu, context, privilege, counters) in counters {
-        let key = (*vcpu, *context, *privilege);
-        counters.stall_cycles = stalls.get(&key).copied().unwrap_or(0);
     }
 }
 

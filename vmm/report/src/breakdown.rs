@@ -15,6 +15,7 @@ use crate::code::CodeReport;
 use crate::cores::{CoreStacks, CoreTimes};
 use crate::flops::Flops;
 use crate::input::{CoreCpi, ReportError};
+use crate::sampled::SampledReport;
 use crate::timed::TimedReport;
 
 /// Number of units (1/65536 of a cycle) in one cycle.
@@ -46,6 +47,9 @@ pub struct WindowReport {
     /// CPI stacks on modelled cores, side by side. If CPI_core is modelled, the first core is the one of the scopes' terms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<CoreStacks>,
+    /// The intervals of a sampled window; `None` for other windows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<SampledReport>,
     /// CPI stacks by cause, as the pipeline model gives them; `None` if the window had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timed: Option<TimedReport>,
@@ -592,7 +596,7 @@ pub(crate) fn analyse(
 ) -> Result<WindowReport, ReportError> {
     let core = fixed(core)?;
     let measured_from = record.measured_from();
-    let seconds = record.closed_ps.saturating_sub(measured_from) as f64 / 1e12;
+    let seconds = record.measured_ps() as f64 / 1e12;
     let mut levels = record
         .spec
         .models
@@ -754,6 +758,7 @@ pub(crate) fn analyse(
         models: models(record),
         scopes,
         cores: Vec::new(),
+        sampled: crate::sampled::report(record),
         timed: None,
         code: None,
     })

@@ -17,6 +17,7 @@ mod html;
 mod input;
 mod json;
 mod mpi;
+mod sampled;
 mod table;
 mod text;
 mod timed;

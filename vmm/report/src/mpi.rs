@@ -290,6 +290,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         calls: vec![Calls::default(); windows.len()],
         ..Traced::default()
     };
+    let parts: Vec<Vec<(u64, u64)>> = windows.iter().map(WindowRecord::measured_parts).collect();
     let mut pending = PendingCallsBuilder::default();
     let mut waits = WaitBuilder::default();
     let mut programs = Programs::default();
@@ -310,7 +311,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         pending.add(&event);
         if !windows.is_empty() {
             waits.add(&event);
-            add_waits(windows, &programs, &mut traced.calls, waits.take());
+            add_waits(&parts, &programs, &mut traced.calls, waits.take());
         }
         traced.summary.events += 1;
         traced.summary.end_ps = traced.summary.end_ps.max(event.stamp.time);
@@ -326,9 +327,10 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         match &event.body {
             Body::Mpi(call) => {
                 if let Peer::Rank(rank) = call.record.rank {
-                    for (window, calls) in windows.iter().zip(&mut traced.calls) {
-                        let from = window.measured_from();
-                        if from < call.exit.time && call.exit.time <= window.closed_ps {
+                    for (window, calls) in parts.iter().zip(&mut traced.calls) {
+                        let end = call.exit.time;
+                        let next = window.partition_point(|&(_, to)| to < end);
+                        if window.get(next).is_some_and(|&(from, _)| from < end) {
                             let program = programs.of(event.node, call.record.thread.pid);
                             let more = CallSum {
                                 ended: call.record.calls,
@@ -347,7 +349,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         }
     }
 
-    add_waits(windows, &programs, &mut traced.calls, waits.finish());
+    add_waits(&parts, &programs, &mut traced.calls, waits.finish());
     for (node, caller) in finder.settle() {
         sums.resize_with(finder.programs().len(), ProgramSums::default);
         sums[caller.program].join(&caller, name_of(node));
@@ -361,12 +363,20 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     Ok(traced)
 }
 
-/// Adds the time that calls waited inside each window to the window's `calls`.
-fn add_waits(windows: &[WindowRecord], programs: &Programs, calls: &mut [Calls], waits: Vec<Wait>) {
+/// Adds the time that calls waited inside the measured parts of each window to the window's `calls`.
+fn add_waits(
+    windows: &[Vec<(u64, u64)>],
+    programs: &Programs,
+    calls: &mut [Calls],
+    waits: Vec<Wait>,
+) {
     for wait in waits {
         for (window, calls) in windows.iter().zip(&mut *calls) {
-            let from = window.measured_from();
-            let waited = wait.within(from, window.closed_ps);
+            let next = window.partition_point(|&(_, to)| to <= wait.from);
+            let parts = window[next..]
+                .iter()
+                .take_while(|(from, _)| *from < wait.until);
+            let waited = parts.map(|&(from, to)| wait.within(from, to)).sum();
             if waited > 0 {
                 let program = programs.of(wait.node, wait.pid);
                 let more = CallSum {

@@ -7,6 +7,7 @@ use nodescope_trace::PendingCalls;
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::code;
 use crate::mpi::{FunctionRow, MOST_PROGRAMS, MpiReport, ProgramReport, RankRow};
+use crate::sampled::SampledReport;
 use crate::table::{Table, wrap};
 use crate::units::{bytes, grouped, si, time};
 use crate::window_tables::window_tables;
@@ -138,7 +139,7 @@ pub(crate) fn window_title(window: &WindowReport) -> String {
 pub(crate) fn window_lines(window: &WindowReport) -> Vec<String> {
     let duration = window.closed_ps.saturating_sub(window.measured_from_ps);
     let late = window.opened_ps.saturating_sub(window.triggered_ps);
-    vec![
+    let mut lines = vec![
         format!(
             "Trigger: {}, at {}; opened {} later; measured {} of virtual time, from {} to {}.",
             window.trigger,
@@ -149,7 +150,9 @@ pub(crate) fn window_lines(window: &WindowReport) -> Vec<String> {
             time(window.closed_ps as f64),
         ),
         format!("Models: {}.", window.models),
-    ]
+    ];
+    lines.extend(window.sampled.iter().flat_map(SampledReport::lines));
+    lines
 }
 
 /// Returns a sentence that says whether the terms and idle time account for all cycles of the vCPUs' clocks. Returns `None` if the window

@@ -6,6 +6,7 @@ use nodescope_hypercall::Function;
 use nodescope_trace::{Body, Event};
 use serde::{Deserialize, Serialize};
 
+use crate::sampling::Schedule;
 use crate::spec::{Measure, SpecFault, Trigger, WindowSpec};
 use crate::watch::counts;
 
@@ -17,6 +18,12 @@ pub enum WindowAction {
     Attach(usize),
     /// Reset the statistics, because the warm-up is over and measuring starts.
     StartMeasuring(usize),
+    /// End an interval of a sampled window: detach the models, which keep their state.
+    Pause(usize),
+    /// Attach a sampled window's models again. The warm-up of the next interval begins.
+    Resume(usize),
+    /// Begin the next interval of a sampled window: forget the counts of its warm-up.
+    StartInterval(usize),
     /// Detach the window's models, and store the measurement.
     Detach(usize),
 }
@@ -58,6 +65,9 @@ pub(crate) struct Window {
     /// Number of calls or markers that the trigger has counted.
     pub(crate) seen: u64,
     pub(crate) close_requested: bool,
+    /// Where a sampled window is in its intervals; `None` before measuring starts, and for other windows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) schedule: Option<Schedule>,
 }
 
 /// End of a window.
@@ -128,6 +138,7 @@ impl WindowDriver {
                 times: WindowTimes::default(),
                 seen: 0,
                 close_requested: false,
+                schedule: None,
             })
             .collect();
         Ok(WindowDriver {
@@ -170,6 +181,9 @@ impl WindowDriver {
             (Phase::Waiting, Trigger::Time { ps }) => *ps,
             (Phase::Waiting, Trigger::Immediately) => 0,
             (Phase::Waiting, _) => u64::MAX,
+            (Phase::Measuring, _) if window.awaits_interval() => {
+                window.schedule.map_or(0, |schedule| schedule.next_ps())
+            }
             (Phase::Triggered | Phase::WarmingUp | Phase::Measuring, _) => 0,
         };
         self.windows.iter().map(next).min().unwrap_or(u64::MAX)
@@ -211,6 +225,15 @@ impl WindowDriver {
             self.open = Some(index);
         }
         actions
+    }
+
+    /// Lets the next interval of an open sampled window begin in the next step.
+    pub fn request_interval(&mut self) {
+        if let Some(index) = self.open
+            && let Some(schedule) = &mut self.windows[index].schedule
+        {
+            schedule.request();
+        }
     }
 
     /// Returns the index of the open window, if a window is open.
@@ -285,7 +308,10 @@ impl WindowDriver {
     /// open.
     pub fn stop(&mut self, now: u64, instructions: u64) -> Option<WindowAction> {
         let index = self.open.take()?;
-        self.windows[index].close(false, now, instructions);
+        let window = &mut self.windows[index];
+        // A sampled window without a length measures up to the end of the study.
+        let complete = window.schedule.is_some() && window.spec.measure == Measure::Guest;
+        window.close(complete, now, instructions);
         Some(WindowAction::Detach(index))
     }
 
@@ -331,6 +357,11 @@ impl Window {
         }
     }
 
+    /// Returns whether nothing but the next interval of a sampled window can be due: no request to close the window, and no length.
+    fn awaits_interval(&self) -> bool {
+        self.schedule.is_some() && !self.close_requested && self.spec.measure == Measure::Guest
+    }
+
     fn close(&mut self, complete: bool, now: u64, instructions: u64) {
         self.phase = Phase::Closed { complete };
         self.times.closed_ps = Some(now);
@@ -351,6 +382,8 @@ impl Window {
             self.phase = Phase::Measuring;
             self.times.measured_from_ps = Some(now);
             self.times.measured_from = instructions;
+            let sampling = self.spec.sampling.as_ref();
+            self.schedule = sampling.map(|sampling| Schedule::new(sampling, instructions));
             actions.push(WindowAction::StartMeasuring(index));
             return;
         }
@@ -367,6 +400,10 @@ impl Window {
         if measured || self.close_requested {
             self.close(measured, now, instructions);
             actions.push(WindowAction::Detach(index));
+            return;
+        }
+        if let (Some(schedule), Some(sampling)) = (&mut self.schedule, &self.spec.sampling) {
+            actions.extend(schedule.step(sampling, index, now, instructions));
         }
     }
 

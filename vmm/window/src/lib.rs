@@ -20,6 +20,7 @@ pub mod driver;
 pub mod model;
 pub mod owner;
 pub mod record;
+pub mod sampling;
 pub mod spec;
 pub mod state;
 pub mod trigger;
@@ -29,6 +30,7 @@ pub use driver::{Ending, WindowAction, WindowDriver, WindowOutcome, WindowTimes}
 pub use model::{CountingOnly, ModelError, build_core_model, build_model};
 pub use owner::{Owner, Owners};
 pub use record::{CoreRecord, Measured, NodeRecord, RecordError, WindowRecord, WindowsFile};
+pub use sampling::Sampling;
 pub use spec::{
     Bandwidth, CoreSpec, Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec,
 };

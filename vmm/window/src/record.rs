@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nodescope_plugin_api::{Context, Counters, Privilege, Statistic, Timed, VcpuPlace};
+use nodescope_plugin_api::{Context, Counters, Interval, Privilege, Statistic, Timed, VcpuPlace};
 use serde::{Deserialize, Serialize};
 
 use crate::driver::WindowOutcome;
@@ -29,6 +29,9 @@ pub struct WindowRecord {
     pub closed_ps: u64,
     /// True if the window measured as much as it was to measure.
     pub complete: bool,
+    /// Measured intervals of a sampled window in virtual time, picoseconds; empty for other windows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intervals_ps: Vec<(u64, u64)>,
     /// Measurements of all nodes, by the nodes' numbers.
     pub nodes: Vec<NodeRecord>,
 }
@@ -38,6 +41,20 @@ impl WindowRecord {
     /// opening.
     pub fn measured_from(&self) -> u64 {
         self.measured_from_ps.unwrap_or(self.opened_ps)
+    }
+
+    /// Returns the measured parts of the window in virtual time, picoseconds: one, or the intervals of a sampled window.
+    pub fn measured_parts(&self) -> Vec<(u64, u64)> {
+        match self.intervals_ps.is_empty() {
+            true => vec![(self.measured_from(), self.closed_ps)],
+            false => self.intervals_ps.clone(),
+        }
+    }
+
+    /// Returns the length of all measured parts in virtual time, picoseconds.
+    pub fn measured_ps(&self) -> u64 {
+        let parts = self.measured_parts().into_iter();
+        parts.map(|(from, to)| to.saturating_sub(from)).sum()
     }
 }
 
@@ -77,6 +94,9 @@ pub struct CoreRecord {
     pub core: String,
     /// Instructions that were timed, and their cycles.
     pub timed: Timed,
+    /// Intervals of a sampled window; empty for other windows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<Interval>,
 }
 
 /// The content of `windows.json`.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::sampling::Sampling;
 use nodescope_hypercall::Function;
 use nodescope_plugin_cache::CacheConfig;
 use nodescope_plugin_numa::{Latencies, NumaConfig};
@@ -20,6 +21,9 @@ pub struct WindowSpec {
     pub warm_up: u64,
     /// Length of the measurement.
     pub measure: Measure,
+    /// Intervals in which the models are attached; `None` if they are attached all the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
     /// Models that are attached.
     #[serde(default)]
     pub models: ModelSpec,

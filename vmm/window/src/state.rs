@@ -122,6 +122,7 @@ mod tests {
             measure: Measure::Instructions(10),
             models: ModelSpec::default(),
             attribution: false,
+            sampling: None,
         }
     }
 

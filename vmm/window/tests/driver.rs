@@ -12,6 +12,7 @@ fn spec(name: &str, open: Trigger, warm_up: u64, measure: Measure) -> WindowSpec
         warm_up,
         measure,
         attribution: true,
+        sampling: None,
         models: ModelSpec::default(),
     }
 }

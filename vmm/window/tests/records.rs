@@ -60,6 +60,7 @@ fn file() -> WindowsFile {
             },
             warm_up: 10,
             attribution: true,
+            sampling: None,
             measure: Measure::Instructions(1000),
             models: ModelSpec {
                 caches: Some(CacheConfig::xeon_e5_2690()),

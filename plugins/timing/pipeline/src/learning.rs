@@ -198,6 +198,11 @@ impl Learned {
         std::array::from_fn(|source| sums.wait(source))
     }
 
+    /// Returns whether instructions of a block were timed.
+    pub(crate) fn has_timed(&self, block: u32) -> bool {
+        self.blocks.get(&block).is_some_and(|sums| sums.instructions > 0)
+    }
+
     /// Returns the cycles of an answer in all code, by source.
     pub(crate) fn waiting_anywhere(&self) -> [Option<u32>; SOURCES] {
         let all = self.all();

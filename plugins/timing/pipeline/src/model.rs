@@ -317,6 +317,10 @@ impl CoreModel for PipelineModel {
         learned.saturating_add(stall.saturating_sub(latency))
     }
 
+    fn has_timed(&self, block: u32) -> bool {
+        self.learned.has_timed(block)
+    }
+
     fn reset_statistics(&mut self) {
         self.learned.timed = Default::default();
     }

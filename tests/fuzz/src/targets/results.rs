@@ -158,6 +158,7 @@ fn seed_windows() -> WindowsFile {
         },
         warm_up: 20,
         attribution: true,
+        sampling: None,
         measure: Measure::Instructions(1000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

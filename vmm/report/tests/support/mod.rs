@@ -165,6 +165,7 @@ pub fn spec(name: &str) -> WindowSpec {
         },
         warm_up: 1000,
         attribution: true,
+        sampling: None,
         measure: Measure::Instructions(3000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

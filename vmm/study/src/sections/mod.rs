@@ -14,7 +14,7 @@ mod window;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use nodescope_window::{ModelSpec, Trigger};
+use nodescope_window::{ModelSpec, Sampling, Trigger};
 
 pub(crate) use self::core::{EXCLUDES, NodeModel};
 pub(crate) use self::effects::remarks;
@@ -76,6 +76,10 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let windows = window::read(
         root.sections("window"),
         &job,
+        Sampling::of(
+            u64::from(nodes) * u64::from(topology.vcpus()),
+            topology.tsc_hz,
+        ),
         &ModelSpec {
             caches: Some(cache_model.clone()),
             memory: Some(memory.clone()),

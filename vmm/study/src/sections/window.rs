@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
-use nodescope_window::{Measure, ModelSpec, Trigger, WindowSpec};
+use nodescope_window::{Measure, ModelSpec, Sampling, Trigger, WindowSpec};
 
 use super::plain_name;
 use crate::plan::{Job, Mpi};
@@ -13,9 +13,17 @@ use nodescope_config::reader::{Item, Section, closest};
 /// Maximum number of windows of a study.
 const MOST_WINDOWS: usize = 10_000;
 
+/// Length of a sampled window's first warm-up, in warm-ups of its intervals.
+const FIRST_WARM_UP: u64 = 20;
+
 const OPEN_EXAMPLE: &str = r#""immediately", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }"#;
 
-pub(super) fn read(sections: Vec<Section<'_>>, job: &Job, all: &ModelSpec) -> Vec<WindowSpec> {
+pub(super) fn read(
+    sections: Vec<Section<'_>>,
+    job: &Job,
+    sampling: Sampling,
+    all: &ModelSpec,
+) -> Vec<WindowSpec> {
     if let Some(beyond) = sections.get(MOST_WINDOWS) {
         beyond.add_problem(
             "name",
@@ -28,7 +36,7 @@ pub(super) fn read(sections: Vec<Section<'_>>, job: &Job, all: &ModelSpec) -> Ve
     let mut windows = Vec::new();
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     for (index, section) in sections.into_iter().enumerate() {
-        let window = window(index, &section, job, all);
+        let window = window(index, &section, job, sampling, all);
         if let Some(first) = names.insert(window.name.clone(), index) {
             section.add_problem(
                 "name",
@@ -44,7 +52,13 @@ pub(super) fn read(sections: Vec<Section<'_>>, job: &Job, all: &ModelSpec) -> Ve
     windows
 }
 
-fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> WindowSpec {
+fn window(
+    index: usize,
+    section: &Section<'_>,
+    job: &Job,
+    sampling: Sampling,
+    all: &ModelSpec,
+) -> WindowSpec {
     let name = section.item("name").and_then(|item| {
         let name = item.line("hpl")?;
         if !plain_name(&name) {
@@ -56,9 +70,17 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
     let warm_up = section
         .item("warm_up")
         .and_then(|item| item.quantity::<Instructions>());
-    let measure = section
-        .require("measure", "\"50 M instructions\"")
-        .and_then(|item| measure(&item));
+    let timing = section.item("timing");
+    let choices = [("complete", false), ("sampled", true)];
+    let sampled = timing
+        .as_ref()
+        .and_then(|item| item.choice("a timing", &choices))
+        .unwrap_or(false);
+    let length = match sampled {
+        true => section.item("measure"),
+        false => section.require("measure", "\"50 M instructions\""),
+    };
+    let measure = length.and_then(|item| measure(&item));
     let attribution = section.item("attribution").and_then(|item| item.boolean());
     let attribution = attribution.unwrap_or(true);
     let mut models = all.clone();
@@ -74,12 +96,22 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
     if !attribution {
         models.core = None;
     }
+    if let Some(timing) = timing.filter(|_| sampled && models.core.is_none()) {
+        timing.add_problem(
+            "is \"sampled\", which needs the plugins \"cache\" and \"pipeline\", attribution, and a core in [core] or node.model",
+        );
+    }
+    let default_warm_up = match sampled {
+        true => FIRST_WARM_UP * sampling.warm_up,
+        false => 0,
+    };
     WindowSpec {
         name: name.unwrap_or_else(|| format!("window{}", index + 1)),
         open: open.unwrap_or(Trigger::Immediately),
-        warm_up: warm_up.unwrap_or_default().0,
+        warm_up: warm_up.map_or(default_warm_up, |warm_up| warm_up.0),
         measure: measure.unwrap_or(Measure::Guest),
         attribution,
+        sampling: sampled.then_some(sampling),
         models,
     }
 }
