@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use clap::{Args, ValueEnum};
-use nodescope_machine::node::Measurement;
+use nodescope_machine::measurement::Measurement;
 use nodescope_plugin_api::{BlockCounts, CoreModel, STALL_TERMS, StallTerm};
 use nodescope_plugin_core::{
     Block, Core, CoreError, Options as ModelOptions, Parallelism, Tool, model,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_machine::node::Measurement;
+use nodescope_machine::measurement::Measurement;
 use nodescope_plugin_api::{CAUSES, Cause};
 use nodescope_plugin_pipeline::Core;
 use serde_json::{Map, Value, json};
