@@ -11,12 +11,12 @@ native() {
     for round in $(seq "$1" "$2"); do
         echo "nodescope: round $round of $ROUNDS on this machine" >&2
         GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512CD,-AVX512DQ \
-            OPENSSL_ia32cap=:~0x20000000 tests/bench/programs/run > "$3/native.$round"
+            OPENSSL_ia32cap=:~0x20000000 tests/bench/programs/programs > "$3/native.$round"
     done
 }
 
 programs() {
-    local folder node=${1:-} nodescope=${CARGO_TARGET_DIR:-target}/release/nodescope
+    local node=${1:-} nodescope=${CARGO_TARGET_DIR:-target}/release/nodescope
     install_missing "${PROGRAM_PACKAGES[@]}"
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT

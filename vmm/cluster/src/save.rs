@@ -10,7 +10,7 @@ use nodescope_window::Moment;
 use crate::agreement::Agreement;
 use crate::executor::Executor;
 use crate::monitor::NodeMonitor;
-use crate::outcome::{Observer, RunError};
+use crate::outcome::{Observer, Phase, RunError};
 use crate::results::FILES;
 use crate::run::{Run, TRACE_FILE};
 use crate::saving::{Saved, rounded};
@@ -256,6 +256,10 @@ impl Run<'_> {
                     saving.observe(&event);
                 }
             }
+        }
+        let first = self.monitors.first();
+        if first.is_some_and(|first| first.phase != Phase::Boot) {
+            self.windows.job_started(self.now_ps);
         }
         let driver = self.windows.driver();
         (driver.check_later(windows, self.now_ps)).map_err(SnapshotFault::from)?;

@@ -142,6 +142,11 @@ impl<'a> Windows<'a> {
         self.driver.catch_up(windows, event);
     }
 
+    /// Tells windows that open with the job that the job started before a snapshot at `now_ps`.
+    pub fn job_started(&mut self, now_ps: u64) {
+        self.driver.job_started(now_ps);
+    }
+
     /// Returns the driver, which decides when windows open and close.
     pub fn driver(&self) -> &WindowDriver {
         &self.driver
@@ -174,6 +179,10 @@ impl<'a> Windows<'a> {
     ) -> Result<(), RunError> {
         if self.driver.is_empty() || self.driver.is_done() {
             return Ok(engines.step(executor, now_ps)?);
+        }
+        let first = monitors.first();
+        if first.is_some_and(|first| first.phase != Phase::Boot) {
+            self.driver.job_started(now_ps);
         }
         let mut changed = false;
         let instructions = (0..self.config.nodes as usize)

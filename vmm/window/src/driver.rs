@@ -165,6 +165,16 @@ impl WindowDriver {
         }
     }
 
+    /// Tells the driver that the job runs or has run. `now` is in picoseconds of virtual time.
+    pub fn job_started(&mut self, now: u64) {
+        for window in &mut self.windows {
+            if (window.phase, &window.spec.open) == (Phase::Waiting, &Trigger::Job) {
+                window.phase = Phase::Triggered;
+                window.times.triggered_ps = Some(now);
+            }
+        }
+    }
+
     /// Returns the MPI functions whose calls are triggers of windows.
     pub fn functions(&self) -> Vec<Function> {
         let function = |window: &Window| match &window.spec.open {

@@ -64,6 +64,8 @@ pub enum Trigger {
         /// Number of the marker's occurrence, from 1.
         occurrence: u64,
     },
+    /// The start of the job on the first node ([`crate::WindowDriver::job_started`]).
+    Job,
     /// The request of any guest process to open the window, by the window's name.
     Guest,
 }
@@ -81,6 +83,7 @@ impl fmt::Display for Trigger {
             Trigger::Marker { name, occurrence } => {
                 write!(f, "occurrence {occurrence} of marker \"{name}\"")
             }
+            Trigger::Job => f.write_str("the start of the job"),
             Trigger::Guest => f.write_str("opened by the guest"),
         }
     }

@@ -200,7 +200,9 @@ impl Learned {
 
     /// Returns whether instructions of a block were timed.
     pub(crate) fn has_timed(&self, block: u32) -> bool {
-        self.blocks.get(&block).is_some_and(|sums| sums.instructions > 0)
+        self.blocks
+            .get(&block)
+            .is_some_and(|sums| sums.instructions > 0)
     }
 
     /// Returns the cycles of an answer in all code, by source.

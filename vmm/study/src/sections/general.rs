@@ -23,6 +23,8 @@ pub(super) struct General {
     pub time_limit: Time,
     pub host_time_limit: Option<Time>,
     pub deadlock: Time,
+    /// Whether the study asks for a sampled window over the whole job; `None` without such a key.
+    pub sampled: Option<bool>,
     pub core_cpi: Cpi,
     pub cpi_source: String,
     pub counters: Option<Measured>,
@@ -66,6 +68,10 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         .item("host_threads")
         .and_then(|item| item.integer(1..=1024))
         .map(|threads| threads as usize);
+    let timings = [("sampled", true), ("none", false)];
+    let sampled = section
+        .item("timing")
+        .and_then(|item| item.choice("a timing of the job", &timings));
     let time_limit = section.item("time_limit").and_then(|item| {
         let limit = item.quantity::<Time>()?;
         if limit.0 == 0 {
@@ -135,6 +141,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         time_limit: time_limit.unwrap_or(Time(120_000_000_000_000)),
         host_time_limit,
         deadlock: deadlock.unwrap_or(Time(1_000_000_000_000)),
+        sampled,
         core_cpi,
         cpi_source,
         counters,
@@ -156,7 +163,10 @@ pub(super) fn fast_forward(
         .and_then(|item| item.choice("an engine for the time before", &engines));
     let trigger = until.as_ref().and_then(|item| {
         let trigger = window::trigger(item, job)?;
-        if matches!(trigger, Trigger::Guest | Trigger::Immediately) {
+        if matches!(
+            trigger,
+            Trigger::Guest | Trigger::Immediately | Trigger::Job
+        ) {
             item.add_problem("cannot end a fast-forward; write a table with time, mpi or marker, or leave it out for the first window");
         }
         Some(trigger)

@@ -73,19 +73,27 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         counters::check_ranks(study, measured, &job);
     }
     let fast_forward = general::fast_forward(study, general.engine, &job);
-    let windows = window::read(
-        root.sections("window"),
-        &job,
-        Sampling::of(
-            u64::from(nodes) * u64::from(topology.vcpus()),
-            topology.tsc_hz,
-        ),
-        &ModelSpec {
-            caches: Some(cache_model.clone()),
-            memory: Some(memory.clone()),
-            core: core.clone(),
-        },
-    );
+    let vcpus = u64::from(nodes) * u64::from(topology.vcpus());
+    let sampling = Sampling::of(vcpus, topology.tsc_hz);
+    let models = ModelSpec {
+        caches: Some(cache_model.clone()),
+        memory: Some(memory.clone()),
+        core: core.clone(),
+    };
+    let mut windows = window::read(root.sections("window"), &job, sampling, &models);
+    let can_sample = windows.is_empty()
+        && models.can_model_core()
+        && general.engine == Engine::Soft
+        && fast_forward.is_none();
+    if !can_sample && general.sampled.is_some() {
+        study.add_problem(
+            "timing",
+            "is for studies with a core ([core] or node.model), on the portable engine, without [[window]]; leave it out, or give a window timing = \"sampled\"",
+        );
+    }
+    if can_sample && general.sampled != Some(false) {
+        windows.push(window::whole_job(sampling, &models));
+    }
     let (results, file_limits) = general::results(results, &general.name);
     let disk = node::disk(disk);
     sections.into_iter().for_each(Section::finish);

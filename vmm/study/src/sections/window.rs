@@ -16,7 +16,7 @@ const MOST_WINDOWS: usize = 10_000;
 /// Length of a sampled window's first warm-up, in warm-ups of its intervals.
 const FIRST_WARM_UP: u64 = 20;
 
-const OPEN_EXAMPLE: &str = r#""immediately", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }"#;
+const OPEN_EXAMPLE: &str = r#""immediately", "job", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }"#;
 
 pub(super) fn read(
     sections: Vec<Section<'_>>,
@@ -50,6 +50,19 @@ pub(super) fn read(
         section.finish();
     }
     windows
+}
+
+/// Returns the window of a study that has a core and no section `[[window]]`: it samples the whole job.
+pub(super) fn whole_job(sampling: Sampling, all: &ModelSpec) -> WindowSpec {
+    WindowSpec {
+        name: "job".into(),
+        open: Trigger::Job,
+        warm_up: FIRST_WARM_UP * sampling.warm_up,
+        measure: Measure::Guest,
+        models: all.clone(),
+        attribution: true,
+        sampling: Some(sampling),
+    }
 }
 
 fn window(
@@ -145,13 +158,13 @@ fn plugins(item: &Item<'_>) -> Vec<Plugin> {
 
 pub(super) fn trigger(item: &Item<'_>, job: &Job) -> Option<Trigger> {
     if !item.is_table() {
-        let choices = [("immediately", false), ("guest", true)];
-        let guest = item.choice(&format!("a trigger; write {OPEN_EXAMPLE}"), &choices)?;
-        return Some(if guest {
-            Trigger::Guest
-        } else {
-            Trigger::Immediately
-        });
+        let choices = [
+            ("immediately", &Trigger::Immediately),
+            ("job", &Trigger::Job),
+            ("guest", &Trigger::Guest),
+        ];
+        let what = format!("a trigger; write {OPEN_EXAMPLE}");
+        return item.choice(&what, &choices).cloned();
     }
     let section = item.section();
     let time = section.item("time");
