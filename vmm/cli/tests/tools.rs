@@ -177,6 +177,7 @@ fn a_hybrid_job_is_predicted_where_it_was_traced() {
         measured_from_ps: Some(3_000_000),
         closed_ps: 4_000_000,
         complete: true,
+        intervals_ps: Vec::new(),
         nodes: Vec::new(),
     };
     let windows = WindowsFile::new("s", "0123", vec![window], Vec::new());

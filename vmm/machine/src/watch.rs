@@ -1,7 +1,5 @@
 //! Watches, at times that each vCPU's clock decides, whether code runs whose cost is not known yet.
 
-use nodescope_engine::Vcpu;
-
 use crate::node::Node;
 
 /// Cycles between two looks at a vCPU.
@@ -42,11 +40,12 @@ impl Node {
             true => REST << self.counting.urgent_in_a_row.min(MOST_DOUBLINGS),
             false => 1,
         };
-        let next = |vcpu: &Box<dyn Vcpu>| match on {
-            true => vcpu.cycles() + PERIOD * periods,
+        let next = |cycles: u64| match on {
+            true => cycles + PERIOD * periods,
             false => u64::MAX,
         };
-        self.motherboard.watch_at = self.vcpus.iter().map(next).collect();
+        let clocks = self.vcpus.iter().map(|vcpu| vcpu.cycles());
+        self.motherboard.watch_at = clocks.map(next).collect();
         self.counting.watches = vec![Watch::default(); self.vcpus.len()];
         self.motherboard.wants_interval = false;
     }

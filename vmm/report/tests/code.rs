@@ -508,6 +508,7 @@ fn cycles_of_a_modelled_core_are_shown_by_cause_and_add_up() {
                     // The recordings have 0.7 and 0.9 cycles per instruction.
                     squared_cpi: ((5.0 * 0.49 + 5.0 * 0.81) * 2f64.powi(32)) as u64,
                 },
+                intervals: Vec::new(),
             });
         }
         let profile = &mut input.profiles.as_mut().unwrap().windows[0];

@@ -73,6 +73,7 @@ fn file() -> WindowsFile {
         measured_from_ps: Some(3),
         closed_ps: 4,
         complete: true,
+        intervals_ps: Vec::new(),
         nodes: vec![NodeRecord {
             node: 0,
             name: "node0".into(),

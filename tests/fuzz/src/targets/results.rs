@@ -187,6 +187,7 @@ fn seed_windows() -> WindowsFile {
         measured_from_ps: Some(2000),
         closed_ps: 9000,
         complete: true,
+        intervals_ps: Vec::new(),
         nodes,
     };
     let outcome = WindowOutcome {
@@ -246,6 +247,7 @@ fn node(number: u32) -> NodeRecord {
                 cycles: 8000,
                 squared_cpi: 12 << 32,
             },
+            intervals: Vec::new(),
         }),
         owners: vec![Owner::Other, rank(None), rank(Some(Function::Allreduce))],
     }

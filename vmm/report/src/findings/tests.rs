@@ -47,6 +47,7 @@ fn window(scopes: Vec<Scope>) -> WindowReport {
         models: String::new(),
         scopes,
         cores: Vec::new(),
+        sampled: None,
         timed: None,
         code: None,
     }

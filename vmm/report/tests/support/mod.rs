@@ -184,6 +184,7 @@ pub fn window(nodes: Vec<NodeRecord>) -> WindowRecord {
         measured_from_ps: Some(2_000_000),
         closed_ps: 6_670_000,
         complete: true,
+        intervals_ps: Vec::new(),
         nodes,
     }
 }
