@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BlockCounts, Charges, Recording, RecordingPlan, SOURCES, Source};
+use crate::{BlockCounts, Charges, Recording, RecordingPlan, SOURCES, Source, StallTerm};
 
 /// What a core spends cycles on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,10 +26,12 @@ pub enum Cause {
     LocalMemory,
     /// Waiting for memory of another socket.
     RemoteMemory,
+    /// Waiting because vCPUs share the bandwidth of a socket's memory. The memory model says how long; no recording decides.
+    Bandwidth,
 }
 
 /// Number of [`Cause`]s.
-pub const CAUSES: usize = 8;
+pub const CAUSES: usize = 9;
 
 impl Cause {
     /// Every cause, in index order.
@@ -42,6 +44,7 @@ impl Cause {
         Cause::OtherCache,
         Cause::LocalMemory,
         Cause::RemoteMemory,
+        Cause::Bandwidth,
     ];
 
     /// Returns the cause of waiting for a source.
@@ -66,6 +69,7 @@ impl Cause {
             Cause::OtherCache => "other_cache",
             Cause::LocalMemory => "memory_local",
             Cause::RemoteMemory => "memory_remote",
+            Cause::Bandwidth => "bandwidth",
         }
     }
 }
@@ -101,6 +105,8 @@ impl CodeCosts {
             cycles[Cause::of_source(source) as usize] +=
                 scaled(each, charges.answers[source as usize]);
         }
+        let waited = charges.cycles[StallTerm::Unattributed as usize];
+        cycles[Cause::Bandwidth as usize] = scaled(1 << 16, waited);
         cycles
     }
 }

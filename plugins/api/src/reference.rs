@@ -321,6 +321,8 @@ pub trait MemoryModel: Send {
 pub struct MissRef {
     /// Number of the requesting socket.
     pub socket: u16,
+    /// Number of the requesting vCPU within its node.
+    pub vcpu: u16,
     /// Physical address of the line.
     pub line: u64,
     /// True for a write-back of a dirty line, false for a fill.
@@ -336,6 +338,9 @@ pub struct MemoryTiming {
     pub latency: u32,
     /// True if the line's home is the requesting socket.
     pub local: bool,
+    /// Cycles that the requester waits because vCPUs share the memory's bandwidth. Nothing hides them, and prefetches and write-backs cost
+    /// them as well.
+    pub toll: u32,
 }
 
 /// Main memory behind the caches: determines the home socket of an address and the latency of a request.

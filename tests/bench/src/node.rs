@@ -13,6 +13,7 @@ use crate::Failure;
 /// Models of a described node of one core.
 pub struct DescribedNode {
     models: ModelSpec,
+    hertz: u64,
     pub core: Core,
 }
 
@@ -24,13 +25,18 @@ impl DescribedNode {
         let _ = writeln!(text, "[node]\nmodel = {model:?}");
         text += "[job]\ncommand = \"/bin/true\"\n[[window]]\nmeasure = \"until closed\"\n";
         let study = Study::parse(Path::new("bench.toml"), &text).map_err(|e| failed(&e))?;
+        let hertz = study.topology.tsc_hz;
         let window = study.windows.into_iter().next();
         let models = window.map(|window| window.models).unwrap_or_default();
         let Some(spec) = &models.core else {
             return Err(failed(&format!("the node {model:?} describes no core")));
         };
         let core = Core::from_toml(&spec.description).map_err(|e| failed(&e))?;
-        Ok(Self { models, core })
+        Ok(Self {
+            models,
+            hertz,
+            core,
+        })
     }
 
     /// Measures this machine, and writes the description into a folder.
@@ -50,7 +56,8 @@ impl DescribedNode {
             length: 1 << 52,
             socket: 0,
         }];
-        build_model(&self.models, &VcpuPlace::grid(1, 1, 1), &ranges).map_err(|e| e.to_string())
+        let places = VcpuPlace::grid(1, 1, 1);
+        build_model(&self.models, &places, &ranges, self.hertz).map_err(|e| e.to_string())
     }
 
     /// Makes the pipeline model.

@@ -312,7 +312,7 @@ impl<'a> Windows<'a> {
                 };
                 n.ram().numa().iter().map(range).collect()
             });
-            let model = build_model(&spec.models, &places, &ranges)?;
+            let model = build_model(&spec.models, &places, &ranges, self.config.topology.tsc_hz)?;
             let samples = spec.attribution.then_some(samples);
             let core = build_core_model(&spec.models)?.filter(|_| spec.attribution);
             executor.with_node(n, |n| {

@@ -155,6 +155,7 @@ pub(crate) fn head(cause: &str) -> &str {
         "other_cache" => "oth cache",
         "memory_local" => "mem loc",
         "memory_remote" => "mem rem",
+        "bandwidth" => "mem bw",
         "mpi" => "MPI",
         cause => cause,
     }

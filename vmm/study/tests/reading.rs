@@ -863,7 +863,7 @@ study.toml:21: job.ranks: is a text ("four"); write a whole number from 1 to 100
 study.toml:22: job.files[0]: missing.txt: there is no such file; paths are relative to the study file's folder
 study.toml:25: window[0].measure: "50" has no unit; write e.g. "50 M instructions", "2 s" or "until closed"
 study.toml:26: window[0].plugins[0]: "cash" is not a plugin (there are "cache", "numa", "pipeline"); did you mean "cache"?
-study.toml:27: window[0].open: needs exactly one of time, mpi and marker; write e.g. "immediately", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }
+study.toml:27: window[0].open: needs exactly one of time, mpi and marker; write e.g. "immediately", "job", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }
 study.toml:27: window[0].open.mpi: "MPI_Barier" is not an MPI function that is traced; did you mean "MPI_Barrier"?"#;
     assert_eq!(refused(text).to_string(), expected);
 }
@@ -1350,5 +1350,37 @@ mod properties {
             lines.swap(a, b);
             read(lines.concat().as_bytes());
         }
+    }
+}
+
+#[test]
+fn a_study_with_a_core_samples_its_whole_job() {
+    let read = |more: &str| {
+        let text = format!("[cluster]\nnodes = 2\n[job]\ncommand = 'true'\nmpi = 'none'\n{more}");
+        Study::parse(Path::new("s.toml"), &text)
+    };
+    let sampled = read("[node]\nmodel = 'zen4'\ncores = 2\n").unwrap().windows;
+    assert_eq!(sampled.len(), 1);
+    assert_eq!(sampled[0].open, Trigger::Job);
+    assert_eq!(sampled[0].sampling.unwrap().measured, 4_000_000);
+    assert!(sampled[0].models.core.is_some());
+    let windows = |more: &str| read(&format!("[node]\nmodel = 'zen4'\n{more}"));
+    assert!(
+        windows("[study]\ntiming = 'none'\n")
+            .unwrap()
+            .windows
+            .is_empty()
+    );
+    let own = windows("[[window]]\nopen = 'job'\nmeasure = '1 s'\n")
+        .unwrap()
+        .windows;
+    assert_eq!((own.len(), own[0].sampling), (1, None));
+    assert!(read("").unwrap().windows.is_empty());
+    for (more, field) in [
+        ("[study]\ntiming = 'none'\n", "study.timing"),
+        ("[[window]]\ntiming = 'sampled'\n", "window[0].timing"),
+    ] {
+        let problems = read(more).unwrap_err().to_string();
+        assert!(problems.contains(field), "{problems}");
     }
 }

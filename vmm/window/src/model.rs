@@ -5,7 +5,9 @@ use nodescope_plugin_api::{
     MemoryTimingModel, Outcome, Permission, Privilege, Statistic, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
-use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncached};
+use nodescope_plugin_numa::{
+    HomeRange, Numa, NumaConfig, NumaConfigError, SharedBandwidth, Uncached,
+};
 use nodescope_plugin_pipeline::{Core, PipelineModel};
 
 use crate::spec::{MemorySpec, ModelSpec};
@@ -27,7 +29,8 @@ pub enum ModelError {
 /// Line size of a window without caches, bytes.
 const LINE: u32 = 64;
 
-/// Returns the models for one node whose vCPUs are at `places` and whose memory is in `ranges`.
+/// Returns the models for one node whose vCPUs are at `places`, whose memory is in `ranges`, and whose clock has `hertz` cycles per second.
+/// With a core, the vCPUs share the stated bandwidth of each socket's memory.
 ///
 /// | caches | memory | model |
 /// |---|---|---|
@@ -38,6 +41,7 @@ pub fn build_model(
     spec: &ModelSpec,
     places: &[VcpuPlace],
     ranges: &[HomeRange],
+    hertz: u64,
 ) -> Result<Box<dyn MemoryModel>, ModelError> {
     let numa = |latency: &_, write_back: &_| -> Result<Numa, ModelError> {
         let sockets = places
@@ -62,8 +66,18 @@ pub fn build_model(
             Some(MemorySpec::Numa {
                 latency,
                 write_back,
-                ..
-            }) => Box::new(numa(latency, write_back)?),
+                bandwidth,
+            }) => {
+                let numa = numa(latency, write_back)?;
+                let stated = bandwidth.and_then(|stated| stated.local);
+                match stated.filter(|_| spec.core.is_some()) {
+                    Some(bandwidth) => {
+                        let (sockets, line) = (numa.sockets(), caches.levels[0].line);
+                        Box::new(SharedBandwidth::new(numa, sockets, bandwidth, hertz, line))
+                    }
+                    None => Box::new(numa),
+                }
+            }
         };
         return Ok(Box::new(CacheModel::new(caches, places, memory)?));
     }

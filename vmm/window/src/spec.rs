@@ -159,7 +159,7 @@ pub enum MemorySpec {
         /// Cycles of the write-back of a dirty line.
         #[serde(default = "NumaConfig::default_write_back")]
         write_back: Latencies,
-        /// Bandwidths that the study states; `None` if the study states none. No model uses them, and the report shows them.
+        /// Bandwidths that the study states; `None` if the study states none. In windows with a core, vCPUs share the local one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bandwidth: Option<Bandwidth>,
     },

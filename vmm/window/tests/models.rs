@@ -46,7 +46,7 @@ fn costs(caches: bool, memory: Option<MemorySpec>) -> [u32; 3] {
         memory,
         core: None,
     };
-    let mut model = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES).unwrap();
+    let mut model = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES, 1_000_000_000).unwrap();
     [0x1000, 0x1000, 0x10_1000].map(|physical| read(&mut *model, 0, physical))
 }
 
@@ -68,7 +68,7 @@ fn flat_memory_without_caches_is_local_to_all() {
         memory: Some(MemorySpec::flat()),
         core: None,
     };
-    let mut model = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES).unwrap();
+    let mut model = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES, 1_000_000_000).unwrap();
     for vcpu in [0, 1] {
         read(&mut *model, vcpu, 0x1000);
     }
@@ -79,7 +79,13 @@ fn flat_memory_without_caches_is_local_to_all() {
 
 #[test]
 fn without_a_model_everything_is_counted_and_nothing_timed() {
-    let mut model = build_model(&ModelSpec::default(), &VcpuPlace::grid(1, 1, 1), &[]).unwrap();
+    let mut model = build_model(
+        &ModelSpec::default(),
+        &VcpuPlace::grid(1, 1, 1),
+        &[],
+        1_000_000_000,
+    )
+    .unwrap();
     let reference = MemRef {
         vcpu: 0,
         privilege: Privilege::User,
@@ -111,7 +117,7 @@ fn faults_name_the_field() {
         memory: None,
         core: None,
     };
-    let fault = build_model(&spec, &VcpuPlace::grid(1, 1, 1), &RANGES)
+    let fault = build_model(&spec, &VcpuPlace::grid(1, 1, 1), &RANGES, 1_000_000_000)
         .map(|_| ())
         .unwrap_err();
     assert!(matches!(fault, ModelError::Caches(_)));
@@ -131,7 +137,7 @@ fn faults_name_the_field() {
         }),
         core: None,
     };
-    let fault = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES)
+    let fault = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES, 1_000_000_000)
         .map(|_| ())
         .unwrap_err();
     assert!(fault.to_string().starts_with("memory.latency"), "{fault}");

@@ -1,6 +1,6 @@
 //! Events of the request in progress.
 
-use nodescope_plugin_api::{Access, MemRef, MissRef, Source, StallTerm};
+use nodescope_plugin_api::{Access, MemRef, MissRef, Outcome, Source, StallTerm};
 
 use crate::events::{Cost, Distance, Events, LevelEvent, SystemEvent, Traffic};
 use crate::hierarchy::Hierarchy;
@@ -132,6 +132,7 @@ impl<W: Word> Hierarchy<W> {
     pub(crate) fn request_memory(&mut self, tree: &Tree, socket: u16, line: u64, traffic: Traffic) {
         let timing = self.memory.request(&MissRef {
             socket,
+            vcpu: self.request.requester,
             line: line << tree.line_shift,
             write_back: matches!(traffic, Traffic::WriteBack | Traffic::NonTemporalStore),
             now: self.request.now,
@@ -151,5 +152,27 @@ impl<W: Word> Hierarchy<W> {
         };
         self.ledger.charge(self.request.account, event, latency);
         self.charge_code(tree.events.cost(event), latency);
+        if timing.toll > 0 {
+            self.charge_toll(timing.toll.into());
+        }
+    }
+
+    /// Counts the cycles in which the requester waits for memory bandwidth. [`Hierarchy::with_toll`] adds them to the answer.
+    #[cold]
+    fn charge_toll(&mut self, toll: u64) {
+        let charges = self.request.charges.or(&mut self.ledger.charges);
+        charges.stall(StallTerm::Unattributed, toll);
+        self.request.toll += toll;
+    }
+
+    /// Adds the waiting for memory bandwidth to the answer of a reference.
+    #[inline(always)]
+    pub(crate) fn with_toll(&mut self, outcome: Outcome) -> Outcome {
+        if self.request.toll == 0 {
+            return outcome;
+        }
+        let toll = std::mem::take(&mut self.request.toll);
+        let stall = u64::from(outcome.stall()) + toll;
+        outcome.with_stall(stall.min(u32::MAX.into()) as u32)
     }
 }

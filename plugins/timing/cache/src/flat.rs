@@ -19,6 +19,7 @@ impl Default for FlatMemory {
 impl MemoryTimingModel for FlatMemory {
     fn request(&mut self, miss: &MissRef) -> MemoryTiming {
         MemoryTiming {
+            toll: 0,
             latency: if miss.write_back { 0 } else { self.latency },
             local: true,
         }

@@ -70,6 +70,8 @@ pub(crate) struct Request {
     pub(crate) now: u64,
     /// Cycles charged to the request so far.
     pub(crate) stall: u64,
+    /// Cycles of waiting for memory bandwidth that no answer has yet.
+    pub(crate) toll: u64,
     /// Where the reference is charged to code; `None` for the ledger's charges.
     pub(crate) charges: ChargeTarget,
     /// True while a line is brought for a prefetcher: events cost nothing, and accesses of levels are not counted.
@@ -135,6 +137,7 @@ impl<W: Word> Hierarchy<W> {
                 account: Account::default(),
                 now: 0,
                 stall: 0,
+                toll: 0,
                 charges: ChargeTarget(None),
                 prefetch: false,
                 prefetch_source: None,

@@ -104,7 +104,7 @@ impl<W: Word> Hierarchy<W> {
             self.begin_request(reference);
             self.store_past_caches(tree, line, updates);
             let stall = u32::try_from(self.request.stall).unwrap_or(u32::MAX);
-            return Outcome::new(stall, Permission::None, None);
+            return self.with_toll(Outcome::new(stall, Permission::None, None));
         }
         let geometry = &tree.nodes.get(first).geometry;
         let lookup = geometry.lookup(line);
@@ -175,12 +175,13 @@ impl<W: Word> Hierarchy<W> {
         }
         let Some(state) = arrived.state else {
             let stall = u32::try_from(stall).unwrap_or(u32::MAX);
-            return Outcome::new(stall, Permission::None, None);
+            return self.with_toll(Outcome::new(stall, Permission::None, None));
         };
         let outcome = tree
             .first_level
             .outcome(stall, state, access.side(), replaced);
         let outcome = self.watched(tree, outcome, reference, line, taken);
+        let outcome = self.with_toll(outcome);
         self.unless_revoked::<V>(tree, outcome, settled, reference, line, updates)
     }
 
@@ -253,6 +254,7 @@ impl<W: Word> Hierarchy<W> {
         }
         let outcome = tree.first_level.outcome(stall, state, access.side(), None);
         let outcome = self.watched(tree, outcome, reference, line, false);
+        let outcome = self.with_toll(outcome);
         self.unless_revoked::<Baseline>(tree, outcome, settled, reference, line, updates)
     }
 

@@ -135,6 +135,7 @@ impl MemoryTimingModel for Numa {
         MemoryTiming {
             latency: self.latency[usize::from(miss.write_back)][from * (self.sockets + 1) + home],
             local: home == from,
+            toll: 0,
         }
     }
 

@@ -56,6 +56,7 @@ impl MemoryModel for Uncached {
     ) -> Outcome {
         let timing = self.numa.request(&MissRef {
             socket: self.sockets[usize::from(reference.vcpu)],
+            vcpu: reference.vcpu,
             line: reference.physical >> self.line_shift << self.line_shift,
             write_back: false,
             now: reference.now,

@@ -9,6 +9,7 @@ use nodescope_plugin_numa::{HomeRange, Latencies, Numa, NumaConfig, NumaConfigEr
 fn request(numa: &mut Numa, socket: u16, line: u64, write_back: bool) -> (u32, bool) {
     let timing = numa.request(&MissRef {
         socket,
+        vcpu: 0,
         line,
         write_back,
         now: 0,

@@ -408,7 +408,12 @@ pub(crate) fn remarks(study: &Study) -> Vec<(&'static str, String)> {
     }
     let set = |field: &str| study.position_of(field).is_some();
     for field in ["memory.local_bandwidth", "memory.remote_bandwidth"] {
-        if set(field) {
+        // Windows with a core let vCPUs share the local bandwidth.
+        let timed = study
+            .windows
+            .iter()
+            .any(|window| window.models.core.is_some());
+        if set(field) && !(timed && field == "memory.local_bandwidth") {
             told.push((
                 field,
                 "the guest is told it (HMAT), and the roofline shows it; no model of time uses it"

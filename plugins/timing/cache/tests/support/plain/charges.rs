@@ -18,6 +18,7 @@ impl Plain {
     pub fn memory(&mut self, socket: u16, line: u64, reason: Reason) {
         let timing = self.memory.request(&MissRef {
             socket,
+            vcpu: 0,
             line: line * u64::from(self.config.levels[0].line),
             write_back: reason != Reason::Read,
             now: 0,
