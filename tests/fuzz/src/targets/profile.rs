@@ -120,7 +120,7 @@ fn seed() -> ProfilesFile {
                 answers: [10, 5, 1, 3, 2],
                 cycles: [30, 50, 91, 300, 440, 2],
             },
-            core_cycles: [900_000, 70_000, -500, 0, 3, 0, 40_000, 0],
+            core_cycles: [900_000, 70_000, -500, 0, 3, 0, 40_000, 0, 0],
         },
     };
     let path = |context, functions: &[u32], samples| CallPath {
