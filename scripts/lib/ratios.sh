@@ -1,7 +1,7 @@
 # `scripts/bench ratios [NODE.toml]`: which of two ways is faster, and by how much, on this machine and in a guest with a sampled window.
 
 # Rounds on this machine, half before the guest and half behind.
-ROUNDS=8
+ROUNDS=4
 
 ratios() {
     local node=${1:-} nodescope=${CARGO_TARGET_DIR:-target}/release/nodescope round

@@ -195,4 +195,9 @@ pub trait CoreModel: Send {
 
     /// Returns what the model has learned.
     fn costs(&self) -> CoreCosts;
+
+    /// Returns the same, but what each block's last recordings taught counts most: code may change its behaviour with its data.
+    fn recent_costs(&self) -> CoreCosts {
+        self.costs()
+    }
 }

@@ -33,6 +33,9 @@ impl Counting {
     }
 }
 
+/// Part of the known instructions of a block that an interval needs to replace what is known.
+const ENOUGH: u64 = 8;
+
 /// Costs of blocks by number, as intervals have taught them. The last intervals count most.
 #[derive(Default)]
 struct LearnedCosts(BTreeMap<u32, BlockCost>);
@@ -77,8 +80,13 @@ impl LearnedCosts {
             sums[2] += known.unwrap_or(nominal);
             if cost.instructions > 0 {
                 let sum = self.0.entry(number).or_default();
-                sum.instructions = sum.instructions / 2 + cost.instructions;
-                sum.cycles_65536 = (sum.cycles_65536 / 2).saturating_add(cost.cycles_65536);
+                // An interval replaces what is known, unless the block ran little in it.
+                if cost.instructions < sum.instructions / ENOUGH {
+                    sum.instructions = sum.instructions / 2 + cost.instructions;
+                    sum.cycles_65536 = (sum.cycles_65536 / 2).saturating_add(cost.cycles_65536);
+                } else {
+                    *sum = cost;
+                }
             }
         }
         Interval {
@@ -132,6 +140,10 @@ impl Node {
             let clocks = self.vcpus.iter().map(|v| sampler.next(v.cycles()));
             self.motherboard.sample_at = clocks.collect();
         }
+        if self.counting.earlier.is_some() {
+            // Code may change its behaviour from one interval to the next.
+            self.vcpus.iter_mut().for_each(|v| v.record_soon());
+        }
         self.counting.start = self.vcpus.iter().map(|v| v.cycles()).collect();
     }
 
@@ -166,7 +178,12 @@ impl Node {
     /// the interval has taught.
     pub fn pause(&mut self, nominal_cpi_65536: u32) {
         let mut measured = self.count_interval();
-        if let (Some(blocks), Some(core)) = (&measured.blocks, &measured.core) {
+        let recent = self
+            .motherboard
+            .core
+            .as_ref()
+            .map(|core| core.model.recent_costs());
+        if let (Some(blocks), Some(core)) = (&measured.blocks, &recent) {
             let costs = &mut self.counting.costs;
             let interval = costs.learn(blocks, core, nominal_cpi_65536.into());
             self.vcpus[0].set_code_costs(&costs.of(blocks));

@@ -15,6 +15,8 @@ pub struct Sampling {
     pub measured: u64,
     /// Instructions between the first intervals.
     pub apart: u64,
+    /// Most instructions between intervals. Code that changes its behaviour with its data keeps its old cost so long.
+    pub most_apart: u64,
     /// Instructions that the nodes retire in a second at most, by which the next change is awaited.
     pub most_per_second: u64,
 }
@@ -34,6 +36,7 @@ impl Sampling {
             warm_up: each(1_000_000),
             measured: each(1_000_000),
             apart: each(8_000_000),
+            most_apart: each(128_000_000),
             most_per_second: each(8 * hertz),
         }
     }
@@ -136,6 +139,7 @@ impl Schedule {
     fn distance(&self, sampling: &Sampling) -> u64 {
         let doublings = ((self.ended - 1) / DOUBLE_AFTER).min(32) as u32;
         let apart = sampling.apart.saturating_mul(1 << doublings);
+        let apart = apart.min(sampling.most_apart);
         let drawn = self.ended.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
         apart - apart / 4 + ((u128::from(apart) * u128::from(drawn)) >> 17) as u64
     }

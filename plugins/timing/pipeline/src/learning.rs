@@ -1,6 +1,6 @@
 //! What timed recordings teach about code: cycles of instructions by block, and cycles of answers by block and source.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_plugin_api::{CodeCosts, SOURCES, Source, Timed};
 
@@ -42,6 +42,17 @@ impl Sums {
                 each(self.translation),
             ],
             each_answer,
+        }
+    }
+
+    fn halve(&mut self) {
+        self.instructions /= 2;
+        self.core /= 2;
+        self.speculation /= 2;
+        self.translation /= 2;
+        for (answers, waiting) in self.answers.iter_mut().zip(&mut self.waiting) {
+            *answers /= 2;
+            *waiting /= 2;
         }
     }
 
@@ -129,6 +140,16 @@ impl Learned {
         }
         self.note_timed(events.len(), retired, from);
         ((events.len() - from.min(events.len())) as u64, own)
+    }
+
+    /// Halves what is known of these blocks, so that what is added next counts most.
+    pub(crate) fn age(&mut self, blocks: &[u32]) {
+        let blocks: BTreeSet<u32> = blocks.iter().copied().collect();
+        for block in blocks {
+            if let Some(sums) = self.blocks.get_mut(&block) {
+                sums.halve();
+            }
+        }
     }
 
     /// Notes that an instruction's branch was predicted wrongly, or that its accesses missed.

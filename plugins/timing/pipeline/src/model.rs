@@ -127,6 +127,8 @@ pub struct PipelineModel {
     vcpus: HashMap<u16, VcpuState>,
     blocks: HashMap<(u64, u8, Vec<u8>), Arc<DecodedBlock>>,
     learned: Learned,
+    /// The same, but what each block's last recordings taught counts most.
+    recent: Learned,
     /// Cycles of an answer by block and source, as the clock counts them, and those of blocks that were not recorded.
     exposed: Vec<[Option<u32>; SOURCES]>,
     exposed_anywhere: [Option<u32>; SOURCES],
@@ -141,6 +143,7 @@ impl PipelineModel {
             vcpus: HashMap::new(),
             blocks: HashMap::new(),
             learned: Learned::default(),
+            recent: Learned::default(),
             exposed: Vec::new(),
             exposed_anywhere: [None; SOURCES],
         }
@@ -196,6 +199,8 @@ impl PipelineModel {
             .learned
             .add(events, &numbers, &retired, FILLING as usize);
         state.note(instructions, cycles);
+        self.recent.age(&numbers[FILLING as usize..]);
+        (self.recent).add(events, &numbers, &retired, FILLING as usize);
         self.expose(&numbers);
     }
 
@@ -207,7 +212,7 @@ impl PipelineModel {
             if self.exposed.len() <= at {
                 self.exposed.resize(at + 1, [None; SOURCES]);
             }
-            self.exposed[at] = self.learned.waiting(block);
+            self.exposed[at] = self.recent.waiting(block);
         }
     }
 }
@@ -315,6 +320,16 @@ impl CoreModel for PipelineModel {
             .unwrap_or(latency / FIRST_EXPOSED);
         // What a line takes beyond the latency of its source is a wait for another vCPU.
         learned.saturating_add(stall.saturating_sub(latency))
+    }
+
+    fn recent_costs(&self) -> CoreCosts {
+        let (blocks, others) = self.recent.costs();
+        CoreCosts {
+            core: self.core.title.clone(),
+            blocks,
+            others,
+            timed: self.learned.timed,
+        }
     }
 
     fn has_timed(&self, block: u32) -> bool {
