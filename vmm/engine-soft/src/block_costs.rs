@@ -4,8 +4,9 @@
 //! instruction, and a correction. The whole cost counts at the block's beginning, so that an instruction of a block that reads the clock
 //! gets the time at the block's end. A block of which only the first instructions run takes the nominal cost of these.
 //!
-//! Corrections belong to code by its bytes, never by its address: blocks of equal bytes have one number in all nodes that share a decode
-//! pool, so that these nodes can share translation blocks. Each node has its own table of corrections.
+//! Corrections belong to code by its bytes and its offset within the page: such blocks have one number in all nodes that share a decode
+//! pool, so that these nodes can share translation blocks. Without the offset, short blocks that programs have many times would share one
+//! cost. Each node has its own table of corrections.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -43,16 +44,16 @@ impl CostNumber {
     }
 }
 
-/// The numbers of code by its bytes.
+/// The numbers of code by its bytes and its offset within the page.
 #[derive(Default)]
 pub struct CostNumbers(Mutex<HashMap<[u64; 2], u32>>);
 
 impl CostNumbers {
-    /// Returns the number of code in a code segment of so many bits.
-    fn of(&self, bytes: &[u8], bits: u8) -> CostNumber {
+    /// Returns the number of code at a physical address, in a code segment of so many bits.
+    fn of(&self, bytes: &[u8], physical: u64, bits: u8) -> CostNumber {
         let half = |seed: u8| {
             let mut hasher = DefaultHasher::new();
-            (seed, bits, bytes).hash(&mut hasher);
+            (seed, bits, physical & 0xfff, bytes).hash(&mut hasher);
             hasher.finish()
         };
         let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,9 +87,9 @@ impl BlockCosts {
         self.table.as_ptr().cast()
     }
 
-    /// Returns the number of code.
-    pub fn number(&self, bytes: &[u8], bits: u8) -> CostNumber {
-        self.numbers.of(bytes, bits)
+    /// Returns the number of code at a physical address, in a code segment of so many bits.
+    pub fn number(&self, bytes: &[u8], physical: u64, bits: u8) -> CostNumber {
+        self.numbers.of(bytes, physical, bits)
     }
 
     /// Sets the cost of code to so much work, of which `nominal` is the nominal cost.

@@ -177,7 +177,7 @@ impl Cpu {
         if !self.block_costs.is_null() {
             let (bytes, bits) = (self.bytes_of(&block), self.mode.bits() as u8);
             if let (Some(bytes), Some(costs)) = (bytes, &self.code().block_costs) {
-                block.cost = costs.number(&bytes, bits);
+                block.cost = costs.number(&bytes, block.physical, bits);
             }
         }
         let (table, code) = self.blocks_and_code();

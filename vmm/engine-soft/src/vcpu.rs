@@ -325,8 +325,9 @@ impl Vcpu for SoftVcpu {
         let mut code = self.code.lock();
         if let Some(table) = &mut code.block_costs {
             for cost in costs {
-                let number = table.number(&cost.block.bytes, cost.block.bits);
-                let instructions = i64::from(cost.block.instructions);
+                let block = cost.block;
+                let number = table.number(&block.bytes, block.physical, block.bits);
+                let instructions = i64::from(block.instructions);
                 let nominal = self.cpu.nominal_cost(instructions);
                 let work = cost.sixteenths.max(instructions as u64);
                 table.set(number, work, nominal);

@@ -79,7 +79,7 @@ pub struct CodeNumbers {
 /// What one execution of a block costs.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeCost<'a> {
-    /// The block. Blocks of equal bytes have equal costs.
+    /// The block. Blocks of equal bytes at equal offsets within their pages have equal costs.
     pub block: &'a ProfiledBlock,
     /// Cost in sixteenths of a cycle.
     pub sixteenths: u64,

@@ -33,7 +33,7 @@ impl Counting {
     }
 }
 
-/// Part of the known instructions of a block that an interval needs to replace what is known.
+/// Part of the known executions of a block that an interval needs to replace what is known.
 const ENOUGH: u64 = 8;
 
 /// Costs of blocks by number, as intervals have taught them. The last intervals count most.
@@ -42,16 +42,17 @@ struct LearnedCosts(BTreeMap<u32, BlockCost>);
 
 #[derive(Clone, Copy, Default)]
 struct BlockCost {
-    instructions: u64,
-    /// Cycles of these instructions in 1/65536.
+    /// Executions, those that were cut short included: a string instruction that continues begins its block anew.
+    executions: u64,
+    /// Cycles of these executions in 1/65536.
     cycles_65536: i64,
 }
 
 impl BlockCost {
-    /// Returns the cycles of some instructions of the block in 1/65536.
-    fn of(&self, instructions: u64) -> u128 {
+    /// Returns the cycles of some executions of the block in 1/65536.
+    fn of(&self, executions: u64) -> u128 {
         let cycles = self.cycles_65536.max(0) as u128;
-        cycles * u128::from(instructions) / u128::from(self.instructions.max(1))
+        cycles * u128::from(executions) / u128::from(self.executions.max(1))
     }
 }
 
@@ -59,6 +60,8 @@ impl LearnedCosts {
     /// Learns from an interval. `nominal_65536` are the cycles of an instruction of code whose cost is not known.
     fn learn(&mut self, blocks: &BlockProfile, core: &CoreCosts, nominal_65536: u64) -> Interval {
         let mut now: BTreeMap<u32, BlockCost> = BTreeMap::new();
+        let mut nominal: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut instructions = 0;
         for (_, block, counts) in &blocks.counts {
             let at = *block as usize;
             let (Some(&number), Some(of_block)) = (blocks.numbers.get(at), blocks.blocks.get(at))
@@ -67,22 +70,24 @@ impl LearnedCosts {
             };
             let costs = core.blocks.get(&number).unwrap_or(&core.others);
             let sum = now.entry(number).or_default();
-            sum.instructions += counts.instructions(of_block.instructions);
+            sum.executions += counts.executions + counts.partial.executions;
+            instructions += counts.instructions(of_block.instructions);
+            let entry = nominal.entry(number).or_default();
+            *entry += counts.instructions(of_block.instructions) * nominal_65536;
             let cycles: i64 = costs.of(counts, of_block.instructions).iter().sum();
             sum.cycles_65536 = sum.cycles_65536.saturating_add(cycles);
         }
-        let mut sums = [0_u128; 3];
+        let mut sums = [0_u128; 2];
         for (number, cost) in now {
-            let known = self.0.get(&number).map(|known| known.of(cost.instructions));
-            let nominal = u128::from(cost.instructions) * u128::from(nominal_65536);
-            sums[0] += u128::from(cost.instructions);
-            sums[1] += cost.cycles_65536.max(0) as u128;
-            sums[2] += known.unwrap_or(nominal);
-            if cost.instructions > 0 {
+            let known = self.0.get(&number).map(|known| known.of(cost.executions));
+            let nominal = u128::from(nominal.get(&number).copied().unwrap_or(0));
+            sums[0] += cost.cycles_65536.max(0) as u128;
+            sums[1] += known.unwrap_or(nominal);
+            if cost.executions > 0 {
                 let sum = self.0.entry(number).or_default();
                 // An interval replaces what is known, unless the block ran little in it.
-                if cost.instructions < sum.instructions / ENOUGH {
-                    sum.instructions = sum.instructions / 2 + cost.instructions;
+                if cost.executions < sum.executions / ENOUGH {
+                    sum.executions = sum.executions / 2 + cost.executions;
                     sum.cycles_65536 = (sum.cycles_65536 / 2).saturating_add(cost.cycles_65536);
                 } else {
                     *sum = cost;
@@ -90,9 +95,9 @@ impl LearnedCosts {
             }
         }
         Interval {
-            instructions: sums[0] as u64,
-            cycles: (sums[1] >> 16) as u64,
-            predicted: (sums[2] >> 16) as u64,
+            instructions,
+            cycles: (sums[0] >> 16) as u64,
+            predicted: (sums[1] >> 16) as u64,
         }
     }
 
@@ -101,7 +106,7 @@ impl LearnedCosts {
         let pairs = blocks.numbers.iter().zip(&blocks.blocks).skip(1);
         let cost = |(number, block): (&u32, &'a _)| {
             let block: &ProfiledBlock = block;
-            let cycles_65536 = self.0.get(number)?.of(block.instructions.into());
+            let cycles_65536 = self.0.get(number)?.of(1);
             Some(CodeCost {
                 block,
                 sixteenths: ((cycles_65536 + (1 << 11)) >> 12) as u64,

@@ -599,11 +599,12 @@ impl Pair {
     fn set_code_costs(&mut self) {
         let seed = self.random.next();
         let [interpreted, translated] = [0, 1].map(|side| self.sides[side].vcpus[0].code_numbers());
-        let known: HashSet<&[u8]> = translated.blocks.iter().map(|b| &b.bytes[..]).collect();
+        let place = |block: &ProfiledBlock| (block.physical & 0xfff, block.bytes.clone());
+        let known: HashSet<_> = translated.blocks.iter().map(place).collect();
         let blocks = interpreted
             .blocks
             .iter()
-            .filter(|b| known.contains(&b.bytes[..]));
+            .filter(|b| known.contains(&place(b)));
         let cost = |block| {
             let mut random = Random::new(seed ^ block_hash(block));
             let most = random.pick(&[30, 300, 20_000]);
