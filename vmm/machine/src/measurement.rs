@@ -39,11 +39,8 @@ pub struct Measurement {
 impl Measurement {
     /// Adds a later interval of the same window.
     pub(crate) fn add(&mut self, later: Measurement) {
-        let key = |(vcpu, context, privilege): (u16, Context, Privilege)| {
-            (vcpu, context, privilege as u8)
-        };
         self.counters.extend(later.counters);
-        self.counters.sort_by_key(|&(v, c, p, _)| key((v, c, p)));
+        self.counters.sort_by_key(|&(v, c, p, _)| (v, c, p));
         self.counters.dedup_by(|next, first| {
             let same = (next.0, next.1, next.2) == (first.0, first.1, first.2);
             if same {
