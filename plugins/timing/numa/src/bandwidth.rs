@@ -18,10 +18,8 @@ const MOST: u64 = 1 << 14;
 /// Memory whose sockets have a bandwidth.
 pub struct SharedBandwidth<M> {
     memory: M,
-    /// Bytes per second of a socket's memory, and cycles per second.
-    bandwidth: u64,
-    hertz: u64,
-    line: u64,
+    /// Cycles of a line at the full bandwidth, with [`FRACTION`] bits of fraction.
+    least: u64,
     sockets: Vec<Controller>,
 }
 
@@ -43,19 +41,13 @@ struct Controller {
 impl<M: MemoryTimingModel> SharedBandwidth<M> {
     /// Gives each of so many sockets of a memory a bandwidth in bytes per second. The clock has `hertz` cycles per second, a line `line` bytes.
     pub fn new(memory: M, sockets: usize, bandwidth: u64, hertz: u64, line: u32) -> Self {
+        let cycles = (u128::from(line) * u128::from(hertz)) << FRACTION;
+        let least = cycles / u128::from(bandwidth.max(1));
         Self {
             memory,
-            bandwidth: bandwidth.max(1),
-            hertz: hertz.max(1),
-            line: line.into(),
+            least: least.min(u128::from(MOST << FRACTION)) as u64,
             sockets: vec![Controller::default(); sockets],
         }
-    }
-
-    /// Returns the cycles of a line at the full bandwidth, with [`FRACTION`] bits of fraction.
-    fn least(&self) -> u64 {
-        let cycles = (u128::from(self.line) * u128::from(self.hertz)) << FRACTION;
-        (cycles / u128::from(self.bandwidth)).min(u128::from(MOST << FRACTION)) as u64
     }
 }
 
@@ -98,7 +90,7 @@ impl<M: MemoryTimingModel> MemoryTimingModel for SharedBandwidth<M> {
             true => miss.socket,
             false => self.memory.home(miss.line),
         };
-        let least = self.least();
+        let least = self.least;
         let controller = self.sockets.get_mut(usize::from(home));
         let toll = controller.map_or(0, |of| of.transfer(miss.now, miss.vcpu, least));
         MemoryTiming { toll, ..timing }

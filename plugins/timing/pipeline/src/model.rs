@@ -149,6 +149,16 @@ impl PipelineModel {
         }
     }
 
+    fn costs_of(&self, learned: &Learned) -> CoreCosts {
+        let (blocks, others) = learned.costs();
+        CoreCosts {
+            core: self.core.title.clone(),
+            blocks,
+            others,
+            timed: self.learned.timed,
+        }
+    }
+
     fn decoded(&mut self, recording: &Recording) -> Vec<Arc<DecodedBlock>> {
         if self.blocks.len() > MOST_BLOCKS {
             self.blocks.clear();
@@ -323,13 +333,7 @@ impl CoreModel for PipelineModel {
     }
 
     fn recent_costs(&self) -> CoreCosts {
-        let (blocks, others) = self.recent.costs();
-        CoreCosts {
-            core: self.core.title.clone(),
-            blocks,
-            others,
-            timed: self.learned.timed,
-        }
+        self.costs_of(&self.recent)
     }
 
     fn has_timed(&self, block: u32) -> bool {
@@ -341,13 +345,7 @@ impl CoreModel for PipelineModel {
     }
 
     fn costs(&self) -> CoreCosts {
-        let (blocks, others) = self.learned.costs();
-        CoreCosts {
-            core: self.core.title.clone(),
-            blocks,
-            others,
-            timed: self.learned.timed,
-        }
+        self.costs_of(&self.learned)
     }
 }
 
