@@ -1,10 +1,11 @@
 # `scripts/bench ratios [NODE.toml]`: which of two ways is faster, and by how much, on this machine and in a guest with a sampled window.
 
-# Rounds on this machine, half before the guest and half behind.
-ROUNDS=4
+# Rounds on this machine before the guest, and as many behind; each has one part of SHARE of the guest's work.
+ROUNDS=12
+SHARE=10
 
 ratios() {
-    local node=${1:-} nodescope=${CARGO_TARGET_DIR:-target}/release/nodescope round
+    local node=${1:-} nodescope=${CARGO_TARGET_DIR:-target}/release/nodescope half
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
     cp tests/bench/ratios/{study.toml,guest,pairs} "$folder"
@@ -14,12 +15,12 @@ ratios() {
     else
         "$nodescope" node measure > "$folder/node.toml"
     fi
-    for round in $(seq "$ROUNDS"); do
-        [ "$round" -ne $((ROUNDS / 2 + 1)) ] ||
+    for half in before behind; do
+        [ "$half" = before ] ||
             "$nodescope" run "$folder/study.toml" --results "$folder/results" --force > "$folder/report.txt"
-        echo "nodescope: round $round of $ROUNDS on this machine" >&2
+        echo "nodescope: $ROUNDS rounds on this machine, $half the guest's run" >&2
         GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512CD,-AVX512DQ \
-            "$folder/ratios" > "$folder/native.$round"
+            "$folder/ratios" "$ROUNDS" "$SHARE" > "$folder/native.$half"
     done
     awk -f scripts/lib/ratios.awk "$folder"/native.* "$folder/pairs" "$folder/results/files/times"
 }

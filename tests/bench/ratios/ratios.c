@@ -1,5 +1,7 @@
-// Pairs of ways to compute the same, which a designer chooses between. Each prints its processor time in seconds. The program runs in a guest
-// and on the host (`scripts/bench ratios`).
+// Pairs of ways to compute the same, which a designer chooses between. Each prints the processor time of a piece of its work, in
+// nanoseconds. The program runs in a guest and on the host (`scripts/bench ratios`).
+//
+// ratios [ROUNDS [SHARE [NAME]]]: repeats all ways in ROUNDS rounds, each with one part of SHARE of the work; NAME selects by its beginning.
 #include <immintrin.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,10 +25,11 @@ static double now(void) {
 }
 static volatile double sink;
 
-enum { BIG = 1 << 22, MID = 1 << 14, SIZE = 384, SQUARE = 1536 };
+// The large arrays have 128 MB, so that no last cache keeps them.
+enum { BIG = 1 << 24, MID = 1 << 14, SIZE = 384, SQUARE = 1536 };
 static double *a, *b, *c, m[3][SIZE][SIZE];
 static float *f, *g;
-static uint32_t *order, *sorted, *unsorted;
+static uint32_t *order, *sorted, *unsorted, *same;
 static struct node { struct node *next; double value; } *nodes, *first;
 static struct wide { double of[8]; } *wide;
 static uint64_t *table;
@@ -76,37 +79,55 @@ PLAIN long calls(const uint32_t *which, int n) { static long (*const to[4])(long
 PLAIN uint64_t chain(int n) { uint64_t x = 3; for (int i = 0; i < n; i++) x = x * 5 + 1; return x; }
 PLAIN uint64_t chains(int n) { uint64_t x = 3, y = 4, z = 5; for (int i = 0; i < n; i += 3) { x = x * 5 + 1; y = y * 5 + 1; z = z * 5 + 1; } return x + y + z; }
 
-static int compare(const void *x, const void *y) { uint32_t p = *(const uint32_t *)x, q = *(const uint32_t *)y; return (p > q) - (p < q); }
-
 // Prints the nanoseconds of one of `units` pieces of work.
-#define TIME(name, times, units, work) do { double t = now(); for (int r = 0; r < (times); r++) { work; } printf("%s %.4f\n", name, 1e9 * (now() - t) / (times) / (units)); fflush(stdout); } while (0)
+#define TIME(name, times, units, work) do { \
+    if (strncmp(name, only, strlen(only))) break; \
+    int n = (times) < share ? 1 : (times) / share; double t = now(); \
+    for (int r = 0; r < n; r++) { work; } \
+    printf("%s %.4f\n", name, 1e9 * (now() - t) / n / (units)); fflush(stdout); \
+} while (0)
 
-int main(void) {
-    a = malloc(BIG * 8); b = malloc(BIG * 8); c = malloc(BIG * 8); f = malloc(BIG * 4); g = malloc(BIG * 4);
-    order = malloc(BIG * 4); sorted = malloc(BIG * 4); unsorted = malloc(BIG * 4);
-    nodes = malloc(sizeof *nodes * (BIG / 8)); wide = malloc(sizeof *wide * (BIG / 8)); table = calloc(BIG, 8);
-    for (int i = 0; i < BIG; i++) { a[i] = i % 1000; b[i] = i % 77; c[i] = 0; f[i] = i % 99; g[i] = 0; order[i] = i; unsorted[i] = draw(); }
+static void ways(int share, const char *only);
+
+// Returns zeros. The gaps between arrays are odd, since equal elements of arrays that are a power of two apart meet in the same places of
+// caches and way predictors.
+static void *array(size_t bytes) {
+    static int count;
+    uint8_t *at = calloc(1, bytes + 20 * 4096);
+    if (!at) exit(1);
+    count++;
+    return at + count * (4096 + 64);
+}
+
+int main(int count, char **arguments) {
+    int rounds = count > 1 ? atoi(arguments[1]) : 1, share = count > 2 ? atoi(arguments[2]) : 1;
+    a = array(BIG * 8); b = array(BIG * 8); c = array(BIG * 8); f = array(BIG * 4); g = array(BIG * 4);
+    order = array(BIG * 4); sorted = array(BIG * 4); unsorted = array(BIG * 4); same = array(BIG * 4);
+    nodes = array(sizeof *nodes * (BIG / 8)); wide = array(sizeof *wide * (BIG / 8)); table = array(BIG * 8);
+    for (int i = 0; i < BIG; i++) { a[i] = i % 1000; b[i] = i % 77; c[i] = 0; f[i] = i % 99; g[i] = 0; order[i] = i; unsorted[i] = draw(); sorted[i] = i * 128u + draw() % 128; }
     for (int i = BIG - 1; i > 0; i--) { int j = draw() % (i + 1); uint32_t t = order[i]; order[i] = order[j]; order[j] = t; }
-    memcpy(sorted, unsorted, BIG * 4);
-    qsort(sorted, BIG, 4, compare);
     for (int i = 0; i < BIG / 8; i++) for (int k = 0; k < 8; k++) wide[i].of[k] = i + k;
     for (int i = 0, n = 0; i < BIG; i++) if (order[i] < BIG / 8) { struct node *p = &nodes[order[i]]; p->value = n++; p->next = first; first = p; }
     for (int i = 0; i < SIZE; i++) for (int j = 0; j < SIZE; j++) { m[0][i][j] = i + j; m[1][i][j] = i - j; }
+    for (int round = 0; round < rounds; round++) ways(share, count > 3 ? arguments[3] : "");
+    return 0;
+}
 
-    TIME("order.random", 20, BIG, sink = by_index(BIG, order));
-    TIME("order.sequential", 120, BIG, sink = in_order(BIG, order));
-    TIME("structure.list", 8, BIG / 8, sink = along_list());
-    TIME("structure.array", 1000, BIG / 8, sink = in_order(BIG / 8, order));
+static void ways(int share, const char *only) {
+    TIME("order.random", 5, BIG, sink = by_index(BIG, order));
+    TIME("order.sequential", 30, BIG, sink = in_order(BIG, order));
+    TIME("structure.list", 2, BIG / 8, sink = along_list());
+    TIME("structure.array", 250, BIG / 8, sink = in_order(BIG / 8, order));
     TIME("product.inner", 12, 1e6, product(0));
     TIME("product.rows", 24, 1e6, product(1));
     TIME("product.vector", 48, 1e6, product_vector());
     TIME("transpose.plain", 24, SQUARE * SQUARE, transpose(SQUARE));
     TIME("transpose.blocked", 60, SQUARE * SQUARE, transpose(16));
-    TIME("branch.unsorted", 32, BIG, sink = above(unsorted, BIG));
-    TIME("branch.sorted", 140, BIG, sink = above(sorted, BIG));
-    TIME("branch.without", 140, BIG, sink = above_without_branch(unsorted, BIG));
-    TIME("layout.fields", 480, BIG / 8, sink = one_field());
-    TIME("layout.arrays", 1000, BIG / 8, sink = one_array());
+    TIME("branch.unsorted", 8, BIG, sink = above(unsorted, BIG));
+    TIME("branch.sorted", 35, BIG, sink = above(sorted, BIG));
+    TIME("branch.without", 35, BIG, sink = above_without_branch(unsorted, BIG));
+    TIME("layout.fields", 120, BIG / 8, sink = one_field());
+    TIME("layout.arrays", 250, BIG / 8, sink = one_array());
     TIME("width.scalar", 800000, 1024, scale_plain(1024));
     TIME("width.sse2", 1600000, 1024, scale_vector(1024));
     TIME("width.avx2", 2400000, 1024, scale_avx(1024));
@@ -124,10 +145,8 @@ int main(void) {
     TIME("search.small", 4, 2e7, sink = search(256, 20000000));
     TIME("copy.bytes", 400, 4e6, sink = bytes((uint8_t *)c, (uint8_t *)a, 4000000));
     TIME("copy.library", 16000, 1e6, memcpy(c, a, 1000000); sink = c[7]);
-    TIME("calls.random", 24, BIG, sink = calls(unsorted, BIG));
-    memset(order, 0, BIG * 4);
-    TIME("calls.same", 80, BIG, sink = calls(order, BIG));
+    TIME("calls.random", 6, BIG, sink = calls(unsorted, BIG));
+    TIME("calls.same", 20, BIG, sink = calls(same, BIG));
     TIME("chain.one", 12, 6e7, sink = chain(60000000 + r));
     TIME("chain.three", 20, 1.2e8, sink = chains(120000000 + r));
-    return 0;
 }

@@ -393,7 +393,7 @@ impl Window {
             self.times.measured_from_ps = Some(now);
             self.times.measured_from = instructions;
             let sampling = self.spec.sampling.as_ref();
-            self.schedule = sampling.map(|sampling| Schedule::new(sampling, instructions));
+            self.schedule = sampling.map(|sampling| Schedule::new(sampling, now, instructions));
             actions.push(WindowAction::StartMeasuring(index));
             return;
         }

@@ -17,6 +17,8 @@ pub struct Sampling {
     pub apart: u64,
     /// Most instructions between intervals. Code that changes its behaviour with its data keeps its old cost so long.
     pub most_apart: u64,
+    /// Most picoseconds of a warm-up or an interval. Instructions that move strings, or wait for memory, may take long.
+    pub longest_ps: u64,
     /// Instructions that the nodes retire in a second at most, by which the next change is awaited.
     pub most_per_second: u64,
 }
@@ -28,6 +30,9 @@ const BACK: u64 = 8;
 /// Factor by which an interval that was asked for is shorter.
 const URGENT: u64 = 2;
 
+/// Most cycles of a warm-up or an interval.
+const LONGEST_CYCLES: u64 = 16_000_000;
+
 impl Sampling {
     /// Returns the intervals for so many vCPUs together, with this clock.
     pub fn of(vcpus: u64, hertz: u64) -> Self {
@@ -37,6 +42,8 @@ impl Sampling {
             measured: each(1_000_000),
             apart: each(8_000_000),
             most_apart: each(128_000_000),
+            longest_ps: (u128::from(LONGEST_CYCLES) * 1_000_000_000_000 / u128::from(hertz.max(1)))
+                as u64,
             most_per_second: each(8 * hertz),
         }
     }
@@ -62,19 +69,22 @@ pub(crate) struct Schedule {
     requested: bool,
     /// True if the running interval was asked for.
     urgent: bool,
+    /// Virtual time in picoseconds at which the running stage ends, unless it has ended before.
+    latest_ps: u64,
     /// Virtual time in picoseconds before which the next change is not due.
     not_before_ps: u64,
 }
 
 impl Schedule {
     /// Begins the first interval.
-    pub(crate) fn new(sampling: &Sampling, instructions: u64) -> Self {
+    pub(crate) fn new(sampling: &Sampling, now_ps: u64, instructions: u64) -> Self {
         Self {
             stage: Stage::Measuring,
             until: instructions.saturating_add(sampling.measured),
             ended: 0,
             requested: false,
             urgent: false,
+            latest_ps: now_ps.saturating_add(sampling.longest_ps),
             not_before_ps: 0,
         }
     }
@@ -99,7 +109,8 @@ impl Schedule {
     ) -> Option<WindowAction> {
         let left = self.until.saturating_sub(instructions);
         let requested = std::mem::take(&mut self.requested) && self.stage == Stage::Apart;
-        if left > 0 && !requested {
+        let cut = left > 0 && now_ps >= self.latest_ps;
+        if left > 0 && !requested && !cut {
             let ps =
                 u128::from(left) * 1_000_000_000_000 / u128::from(sampling.most_per_second.max(1));
             self.not_before_ps = match self.stage {
@@ -112,9 +123,11 @@ impl Schedule {
         let shorter = |length: u64, urgent: bool| if urgent { length / URGENT } else { length };
         let (stage, length, action) = match self.stage {
             Stage::Measuring => {
-                self.ended = match self.urgent {
-                    true => (self.ended + 1).saturating_sub(BACK).max(1),
-                    false => self.ended + 1,
+                // What a cut interval has measured is little, so that the next one is no later.
+                self.ended = match (cut, self.urgent) {
+                    (true, _) => self.ended.max(1),
+                    (false, true) => (self.ended + 1).saturating_sub(BACK).max(1),
+                    (false, false) => self.ended + 1,
                 };
                 let apart = self.distance(sampling);
                 (Stage::Apart, apart, WindowAction::Pause(index))
@@ -132,6 +145,10 @@ impl Schedule {
         };
         self.stage = stage;
         self.until = instructions.saturating_add(length);
+        self.latest_ps = match stage {
+            Stage::Apart => u64::MAX,
+            Stage::Measuring | Stage::WarmingUp => now_ps.saturating_add(sampling.longest_ps),
+        };
         Some(action)
     }
 
@@ -152,7 +169,7 @@ mod tests {
     #[test]
     fn intervals_take_turns_and_move_apart() {
         let sampling = Sampling::of(1, 1_000_000_000);
-        let mut schedule = Schedule::new(&sampling, 0);
+        let mut schedule = Schedule::new(&sampling, 0, 0);
         let mut now = 0;
         let mut paused = Vec::new();
         let mut at = 0;
@@ -175,9 +192,22 @@ mod tests {
     }
 
     #[test]
+    fn instructions_that_take_long_cut_an_interval() {
+        let sampling = Sampling::of(1, 1_000_000_000);
+        let mut schedule = Schedule::new(&sampling, 1_000, 0);
+        let longest = 16_000_000_000;
+        assert_eq!(sampling.longest_ps, longest);
+        assert!(schedule.step(&sampling, 0, longest, 10).is_none());
+        let cut = schedule.step(&sampling, 0, 1_000 + longest, 10);
+        assert_eq!(cut, Some(WindowAction::Pause(0)));
+        assert_eq!(schedule.ended, 1);
+        assert!(schedule.step(&sampling, 0, 9 * longest, 20).is_none());
+    }
+
+    #[test]
     fn nothing_is_due_before_the_instructions_can_have_retired() {
         let sampling = Sampling::of(2, 1_000_000_000);
-        let mut schedule = Schedule::new(&sampling, 0);
+        let mut schedule = Schedule::new(&sampling, 0, 0);
         assert!(schedule.step(&sampling, 0, 0, 4_000_000).is_some());
         assert_eq!(schedule.next_ps(), 0);
         assert!(schedule.step(&sampling, 0, 1_000, 4_000_000).is_none());

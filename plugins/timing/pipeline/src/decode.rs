@@ -82,6 +82,7 @@ fn empty(instruction: &iced_x86::Instruction, flow: Flow) -> Instruction {
         slots: 0,
         fused: false,
         flow,
+        target: instruction.near_branch_target(),
         serialising: false,
         locked: false,
         non_temporal: false,

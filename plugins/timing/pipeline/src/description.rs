@@ -62,6 +62,10 @@ pub struct Pipeline {
     pub mispredict_penalty: u32,
     /// Taken branches in a cycle that the front end follows.
     pub taken_branches: u32,
+    /// Bytes of the aligned windows of code of which the front end delivers one in a cycle, up to the first taken branch; 0 if such windows
+    /// cost nothing. A loop that lies in two windows takes two cycles at least.
+    #[serde(default)]
+    pub fetch_window: u32,
     /// Cycles that a call or return adds at the front end, beyond those of a taken branch.
     #[serde(default)]
     pub call_bubble: u32,

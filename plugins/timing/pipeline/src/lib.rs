@@ -17,6 +17,7 @@ mod queues;
 mod stores;
 mod timing;
 mod tlb;
+mod wrong_path;
 
 pub use branch::{Predictor, PredictorConfig, PredictorConfigError};
 pub use class::Class;

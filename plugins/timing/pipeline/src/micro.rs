@@ -104,6 +104,8 @@ pub struct Instruction {
     pub fused: bool,
     /// How the instruction directs the flow of control.
     pub flow: Flow,
+    /// Address to which a jump or call of a constant address goes; 0 for other instructions.
+    pub target: u64,
     /// True if all earlier instructions must have retired before this one starts, and later ones wait for it: CPUID, MFENCE and others.
     pub serialising: bool,
     /// True if earlier stores must be in the cache first: locked instructions and XCHG with memory.

@@ -13,6 +13,7 @@ use crate::micro::{Flow, Instruction};
 use crate::parameters::Parameters;
 use crate::timing::{Conditions, Event, Timing};
 use crate::tlb::{DataTlb, TlbAnswer, TlbConfig, Walker};
+use crate::wrong_path::Code;
 
 /// Instructions of a recording that are timed and counted, behind those that fill the pipeline and those that train the predictor and the
 /// TLB.
@@ -179,12 +180,13 @@ impl PipelineModel {
         let Some(state) = self.vcpus.get_mut(&vcpu) else {
             return;
         };
-        let events = events(recording, &decoded, state, &self.parameters);
+        let mut events = events(recording, &decoded, state, &self.parameters);
         let timed = (FILLING + COUNTED) as usize;
         let Some(first) = events.len().checked_sub(timed) else {
             // A window that closes early has cut the recording.
             return;
         };
+        follow_wrong_paths(&mut events, first);
         let events = &events[first..];
         let numbers: Vec<u32> = recording.steps[recording.steps.len() - timed..]
             .iter()
@@ -252,12 +254,14 @@ fn events<'a>(
             .map_or(behind, |next| place(next).0);
         let accesses = recording.accesses_of(at);
         let mut event = Event {
+            address,
             instruction,
             accesses,
             answers: recording.answers_of(at),
             first_access: (recording.steps[at].accesses as usize - accesses.len()) as u32,
             translation: [0; 2],
             mispredicted: false,
+            wrong_path: None,
             taken: false,
             interrupted: std::mem::take(&mut interrupted),
             repeats: step.repeats,
@@ -281,6 +285,17 @@ fn events<'a>(
     events
 }
 
+/// Finds where the wrong way behind each branch that was predicted wrongly meets the right way, for the instructions from index `first` on.
+fn follow_wrong_paths(events: &mut [Event<'_>], first: usize) {
+    let mut code = Code::default();
+    for at in 0..events.len() {
+        if at >= first && events[at].mispredicted {
+            events[at].wrong_path = code.wrong_path(&events[at], &events[at + 1..]);
+        }
+        code.add(&events[at]);
+    }
+}
+
 /// Returns the cycles that the translation of an address takes beyond a hit of the first level of the TLB.
 fn translation(state: &mut VcpuState, linear: u64, large: bool, core: &Parameters) -> u16 {
     let large = large && core.large_pages;
@@ -301,6 +316,7 @@ static UNKNOWN: Instruction = Instruction {
     slots: 1,
     fused: false,
     flow: Flow::System,
+    target: 0,
     serialising: false,
     locked: false,
     non_temporal: false,

@@ -65,6 +65,8 @@ pub(crate) struct Parameters {
     pub(crate) system: u32,
     /// Taken branches in a cycle.
     pub(crate) taken_branches: u32,
+    /// Bytes of the windows of code of which one is delivered in a cycle; 0 for no such limit.
+    pub(crate) fetch_window: u32,
     /// Cycles that a call or return adds at the front end.
     pub(crate) call_bubble: u32,
     /// False if large pages save no entries of the TLB.
@@ -119,6 +121,7 @@ impl Parameters {
             fetch_slack: FETCHED_AHEAD,
             system: core.costs.interrupt,
             taken_branches: core.pipeline.taken_branches,
+            fetch_window: core.pipeline.fetch_window,
             call_bubble: core.pipeline.call_bubble,
             large_pages: core.tlb.large_pages,
         }

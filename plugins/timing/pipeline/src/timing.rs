@@ -11,16 +11,20 @@ use crate::micro::{Flow, Instruction, Kind, MicroOperation, NONE, resource};
 use crate::parameters::Parameters;
 use crate::queues::{InOrder, Path, Pool, PortTable};
 use crate::stores::Stores;
+use crate::wrong_path::WrongPath;
 
 /// Bytes of a line, and of a small page.
 pub(crate) const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 /// Most cycles of one instruction, so that no sum of times overflows.
 const LONGEST: u64 = 1 << 32;
+/// Cycles by which windows of code are delivered ahead of dispatch: a queue of some 50 to 100 micro-operations.
+const DELIVERED_AHEAD: u64 = 8;
 
 /// An executed instruction with all that decides its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event<'a> {
+    pub(crate) address: u64,
     pub(crate) instruction: &'a Instruction,
     pub(crate) accesses: &'a [DataAccess],
     pub(crate) answers: &'a [Answer],
@@ -30,6 +34,8 @@ pub(crate) struct Event<'a> {
     pub(crate) translation: [u16; 2],
     /// True for a branch that was predicted wrongly.
     pub(crate) mispredicted: bool,
+    /// Where the wrong way behind such a branch meets the right one, as far as it is known.
+    pub(crate) wrong_path: Option<WrongPath>,
     /// True for a branch that was taken.
     pub(crate) taken: bool,
     /// True if the instruction before did not lead here: an interrupt or exception came between.
@@ -63,6 +69,9 @@ pub(crate) struct Timing<'a> {
     retired_in_cycle: u32,
     /// Cycle from which on the instructions that were fetched may be dispatched.
     fetched: u64,
+    /// Window of code that the front end delivers, and the cycle in which its instructions may be dispatched.
+    window: Option<u64>,
+    delivered: u64,
     /// Cycle in which each resource is ready.
     ready: [u64; resource::COUNT],
     reorder_buffer: InOrder,
@@ -93,6 +102,8 @@ impl<'a> Timing<'a> {
             retired: 0,
             retired_in_cycle: 0,
             fetched: 0,
+            window: None,
+            delivered: 0,
             ready: [0; resource::COUNT],
             reorder_buffer: InOrder::new(core.reorder_buffer),
             general: InOrder::new(core.general_registers),
@@ -134,6 +145,7 @@ impl<'a> Timing<'a> {
             self.drain(0);
         }
         self.fetch(event);
+        self.deliver(event);
         let dispatched = self.dispatch(instruction.slots.into());
         let mut end = dispatched;
         for operation in &instruction.operations {
@@ -199,6 +211,28 @@ impl<'a> Timing<'a> {
                 .max(start);
         }
         self.hold(self.fetched);
+    }
+
+    /// Lets an instruction wait for the windows of code that contain it, of which the front end delivers one in a cycle.
+    fn deliver(&mut self, event: &Event<'_>) {
+        if self.core.fetch_window == 0 {
+            return;
+        }
+        let window = |address: u64| Some(address / u64::from(self.core.fetch_window));
+        let last = event
+            .address
+            .wrapping_add(u64::from(event.instruction.length.max(1)) - 1);
+        for window in [window(event.address), window(last)] {
+            if self.window != window {
+                self.window = window;
+                let ahead = self.now.saturating_sub(DELIVERED_AHEAD);
+                self.delivered = ahead.max(self.delivered + 1);
+            }
+        }
+        if event.taken {
+            self.window = None;
+        }
+        self.hold(self.delivered);
     }
 
     /// Dispatches so many slots, as far as they have room; returns the cycle of the last one.
@@ -548,34 +582,41 @@ impl<'a> Timing<'a> {
             }
         }
         if event.mispredicted && self.conditions != Conditions::Ideal {
-            if end > dispatched + 3 && self.recorded() {
-                self.run_ahead(ahead, dispatched, end);
+            if end > dispatched + 3
+                && self.recorded()
+                && let Some(path) = &event.wrong_path
+            {
+                self.run_ahead(path, ahead, dispatched, end);
             }
             self.hold(end + u64::from(self.core.redirect));
         }
     }
 
-    /// Lets loads behind a branch that was predicted wrongly start as far as their addresses are there: cores go on behind such a branch,
-    /// and the two ways mostly meet again soon. The lines that these loads request come earlier.
-    fn run_ahead(&mut self, ahead: &[Event<'_>], dispatched: u64, resolved: u64) {
+    /// Lets loads start behind the place at which the wrong way of a branch meets the right one, if their addresses are there and are the
+    /// same on both ways. The lines that these loads request come earlier.
+    fn run_ahead(&mut self, path: &WrongPath, ahead: &[Event<'_>], dispatched: u64, resolved: u64) {
         let mut ready = self.ready;
+        let mut changed = path.changed;
         let width = u64::from(self.core.dispatch.max(1));
         let room = u64::from(self.core.reorder_buffer);
-        for (event, slot) in ahead.iter().zip(1..room) {
+        let slots = u64::from(path.wrong) + 1..room;
+        for (event, slot) in ahead[path.right.into()..].iter().zip(slots) {
             let at = dispatched + slot / width;
             if at >= resolved || event.interrupted || event.instruction.serialising {
                 return;
             }
             for operation in &event.instruction.operations {
                 let sources = operation.sources.into_iter().take_while(|s| *s != NONE);
+                let differs = sources.clone().any(|source| changed.has(source));
                 let start = sources.fold(at + 1, |t, s| t.max(ready[usize::from(s)]));
                 let end = match operation.kind {
-                    Kind::Load => self.load_ahead(operation, event, start, resolved),
+                    Kind::Load if !differs => self.load_ahead(operation, event, start, resolved),
                     Kind::Eliminated => start - 1,
                     _ => start + u64::from(operation.latency),
                 };
                 for result in operation.results.into_iter().take_while(|r| *r != NONE) {
                     ready[usize::from(result)] = end;
+                    changed.set(result, differs);
                 }
             }
         }

@@ -106,7 +106,7 @@ fn arithmetic_waits_for_registers_and_flags() {
             "1; alu0+alu1+alu2+alu3(rax rcx) 1/1 > rax",
             "1; alu0+alu1+alu2+alu3() 1/1 > r9",
             "2; alu0+alu1+alu2+alu3(rcx rax) 1/1; alu1(rcx rax) 3/1 > rdx rax cf zf",
-            "2; alu1+alu2(rcx rdx) 1/1 > rax",
+            "2; alu1+alu2(rcx rdx) 2/1 > rax",
         ],
         |a| {
             a.add(rax, rcx)?;

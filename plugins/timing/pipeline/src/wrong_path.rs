@@ -1,0 +1,108 @@
+//! The way that a core goes behind a branch that was predicted wrongly, until the branch is executed.
+//!
+//! The wrong way is followed in the code that the recording contains. Mostly it soon meets the right way: behind the body of an `if`, or at
+//! the head of the next iteration. From there on the core executes ahead of time what it executes again later, as far as the values are the
+//! same: those in registers that neither way has written.
+
+use std::collections::HashMap;
+
+use crate::micro::{Flow, Instruction, NONE, Resource};
+use crate::timing::Event;
+
+/// Instructions of the wrong way, and of the right way, among which the two may meet.
+const MOST_WRONG: usize = 32;
+const MOST_RIGHT: usize = 100;
+
+/// Set of resources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resources(u128);
+
+impl Resources {
+    pub(crate) fn has(self, resource: Resource) -> bool {
+        self.0 >> resource & 1 != 0
+    }
+
+    pub(crate) fn set(&mut self, resource: Resource, member: bool) {
+        self.0 = self.0 & !(1 << resource) | u128::from(member) << resource;
+    }
+
+    fn add_results(&mut self, instruction: &Instruction) {
+        for operation in &instruction.operations {
+            for result in operation.results.into_iter().take_while(|r| *r != NONE) {
+                self.set(result, true);
+            }
+        }
+    }
+}
+
+/// Where the wrong way meets the right one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WrongPath {
+    /// Instructions of the wrong way before the ways meet.
+    pub(crate) wrong: u16,
+    /// Instructions of the right way before the ways meet.
+    pub(crate) right: u16,
+    /// What these instructions write.
+    pub(crate) changed: Resources,
+}
+
+/// The code of a recording, and where its conditional branches went.
+#[derive(Debug, Default)]
+pub(crate) struct Code<'a> {
+    instructions: HashMap<u64, &'a Instruction>,
+    taken: HashMap<u64, bool>,
+}
+
+impl<'a> Code<'a> {
+    /// Adds an instruction that was executed.
+    pub(crate) fn add(&mut self, event: &Event<'a>) {
+        self.instructions.insert(event.address, event.instruction);
+        if event.instruction.flow == Flow::Conditional {
+            self.taken.insert(event.address, event.taken);
+        }
+    }
+
+    /// Follows the wrong way behind a conditional branch; `ahead` are the instructions of the right way. `None` if the ways do not meet as
+    /// far as they are known.
+    pub(crate) fn wrong_path(&self, branch: &Event<'_>, ahead: &[Event<'_>]) -> Option<WrongPath> {
+        let instruction = branch.instruction;
+        if instruction.flow != Flow::Conditional {
+            return None;
+        }
+        let behind = branch.address.wrapping_add(instruction.length.into());
+        let mut at = match branch.taken {
+            true => behind,
+            false => instruction.target,
+        };
+        let right = &ahead[..ahead.len().min(MOST_RIGHT)];
+        let mut changed = Resources::default();
+        for wrong in 0..MOST_WRONG {
+            if let Some(meeting) = right.iter().position(|event| event.address == at) {
+                for event in &right[..meeting] {
+                    changed.add_results(event.instruction);
+                }
+                return Some(WrongPath {
+                    wrong: wrong as u16,
+                    right: meeting as u16,
+                    changed,
+                });
+            }
+            let instruction = self.instructions.get(&at)?;
+            changed.add_results(instruction);
+            let taken = match instruction.flow {
+                Flow::Next => false,
+                Flow::Jump => true,
+                Flow::Conditional => self.taken.get(&at).copied()?,
+                _ => return None,
+            };
+            at = match taken {
+                true => instruction.target,
+                false => at.wrapping_add(instruction.length.into()),
+            };
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;
