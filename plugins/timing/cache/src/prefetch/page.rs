@@ -1,4 +1,4 @@
-//! Pages of 4 KiB, which no prefetcher leaves: the next page of physical memory may belong to anything.
+//! Pages of 4 KiB. The next page of physical memory may belong to anything, so that most prefetchers stay in a page.
 
 /// Division of the lines into pages of 4 KiB.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,13 @@ impl Pages {
 
     /// Returns the line that is `lines` after `line`, or before it if negative. `None`: that line is in another page.
     pub(super) fn step(self, line: u64, lines: i64) -> Option<u64> {
+        self.step_within(1, line, lines)
+    }
+
+    /// Returns the line that is `lines` after `line`, or before it if negative. `None`: that line is none of `pages` pages of which `line`'s
+    /// is the first in this direction.
+    pub(super) fn step_within(self, pages: u32, line: u64, lines: i64) -> Option<u64> {
         line.checked_add_signed(lines)
-            .filter(|&to| self.of(to) == self.of(line))
+            .filter(|&to| self.of(to).abs_diff(self.of(line)) < pages.into())
     }
 }

@@ -10,6 +10,8 @@ pub(super) struct Parameter {
     pub(super) default: u32,
     /// Largest value.
     pub(super) most: u32,
+    /// True if the text form leaves the parameter out where it has its default.
+    pub(super) optional: bool,
 }
 
 /// Error of a text that is no prefetcher.
@@ -109,7 +111,15 @@ fn known(parameters: &[Parameter]) -> String {
     }
 }
 
-/// Writes a prefetcher with all its parameters, as [`read`] reads them.
+/// The parameter `pages`: the pages of 4 KiB that a prefetcher reaches, the accessed one included.
+pub(super) const PAGES: Parameter = Parameter {
+    name: "pages",
+    default: 1,
+    most: 512,
+    optional: true,
+};
+
+/// Writes a prefetcher with its parameters, as [`read`] reads them.
 pub(super) fn write<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     prefetcher: &str,
@@ -117,7 +127,10 @@ pub(super) fn write<const N: usize>(
     values: [u32; N],
 ) -> fmt::Result {
     f.write_str(prefetcher)?;
-    for (number, (parameter, value)) in parameters.iter().zip(values).enumerate() {
+    let values = parameters.iter().zip(values);
+    let written =
+        values.filter(|(parameter, value)| !parameter.optional || *value != parameter.default);
+    for (number, (parameter, value)) in written.enumerate() {
         let separator = if number == 0 { ':' } else { ',' };
         write!(f, "{separator}{}={value}", parameter.name)?;
     }
@@ -203,7 +216,7 @@ mod tests {
             assert_eq!(
                 refusal(text),
                 format!(
-                    "the prefetcher stride has no parameter \"{parameter}\"; its parameters: entries, distance, degree"
+                    "the prefetcher stride has no parameter \"{parameter}\"; its parameters: entries, distance, degree, pages"
                 )
             );
         }
@@ -228,6 +241,8 @@ mod tests {
             ("stream", "distance", 64),
             ("stream", "degree", 16),
             ("stream", "train", 16),
+            ("stride", "pages", 512),
+            ("stream", "pages", 512),
         ] {
             let above = (most + 1).to_string();
             let wrong = [
@@ -254,7 +269,8 @@ mod tests {
             for value in [1, most] {
                 let text = format!("{prefetcher}:{parameter}={value}");
                 let canonical = text.parse::<Prefetch>().unwrap().to_string();
-                assert!(canonical.contains(&format!("{parameter}={value}")));
+                let left_out = parameter == "pages" && value == 1;
+                assert!(left_out || canonical.contains(&format!("{parameter}={value}")));
             }
         }
     }
@@ -262,11 +278,13 @@ mod tests {
     proptest! {
         #[test]
         fn texts_survive_a_round_trip(
-            entries in 1u32..=1024, distance in 1u32..=64, degree in 1u32..=16, train in 1u32..=16,
+            entries in 1u32..=1024, distance in 1u32..=64, degree in 1u32..=16, train in 1u32..=16, pages in 2u32..=512,
         ) {
             for text in [
                 format!("stride:entries={entries},distance={distance},degree={degree}"),
                 format!("stream:streams={entries},distance={distance},degree={degree},train={train}"),
+                format!("stride:entries={entries},distance={distance},degree={degree},pages={pages}"),
+                format!("stream:streams={entries},distance={distance},degree={degree},train={train},pages={pages}"),
             ] {
                 let prefetch: Prefetch = text.parse().unwrap();
                 prop_assert_eq!(prefetch.to_string(), text);

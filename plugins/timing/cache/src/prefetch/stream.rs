@@ -13,27 +13,32 @@ use super::{Answer, Observed, Prefetcher};
 /// Name in the text form.
 pub(super) const NAME: &str = "stream";
 
-const PARAMETERS: [Parameter; 4] = [
+const PARAMETERS: [Parameter; 5] = [
     Parameter {
         name: "streams",
         default: 32,
         most: 1024,
+        optional: false,
     },
     Parameter {
         name: "distance",
         default: 20,
         most: 64,
+        optional: false,
     },
     Parameter {
         name: "degree",
         default: 2,
         most: 16,
+        optional: false,
     },
     Parameter {
         name: "train",
         default: 2,
         most: 16,
+        optional: false,
     },
+    parameters::PAGES,
 ];
 
 /// Parameters of the prefetcher `stream`.
@@ -47,18 +52,21 @@ pub struct Stream {
     degree: u32,
     /// Accesses in one direction that ask for nothing.
     train: u32,
+    /// Pages in which these lines are: that of the access, and those behind it. With more than 1, a stream goes on in the next page.
+    pages: u32,
 }
 
 impl Stream {
     pub(super) fn read(values: Option<&str>) -> Result<Stream, UnknownPrefetcher> {
-        parameters::read(NAME, &PARAMETERS, values).map(|[streams, distance, degree, train]| {
-            Stream {
+        parameters::read(NAME, &PARAMETERS, values).map(
+            |[streams, distance, degree, train, pages]| Stream {
                 streams,
                 distance,
                 degree,
                 train,
-            }
-        })
+                pages,
+            },
+        )
     }
 
     pub(super) fn prefetcher(self, pages: Pages) -> StreamTable {
@@ -72,7 +80,13 @@ impl Stream {
 
 impl fmt::Display for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = [self.streams, self.distance, self.degree, self.train];
+        let values = [
+            self.streams,
+            self.distance,
+            self.degree,
+            self.train,
+            self.pages,
+        ];
         parameters::write(f, NAME, &PARAMETERS, values)
     }
 }
@@ -91,6 +105,17 @@ struct PageStream {
     ahead: u32,
 }
 
+impl PageStream {
+    /// Returns whether the stream leaves its page for another one in which its next line is.
+    fn comes_to(&self, page: u64, line: u64, parameters: &Stream) -> bool {
+        let forward = if line > self.line { 1 } else { -1 };
+        self.trained == parameters.train
+            && self.direction == forward
+            && page.abs_diff(self.page) < parameters.pages.into()
+            && line.abs_diff(self.line) <= parameters.distance.into()
+    }
+}
+
 /// The pages that are followed. An access has the direction from the last line of its page that was accessed to its own. An access to that
 /// last line itself has no direction and asks for nothing. A change of direction starts a new stream.
 #[derive(Debug)]
@@ -102,10 +127,16 @@ pub(super) struct StreamTable {
 }
 
 impl StreamTable {
-    /// Makes the stream of a page the most recently used one. Returns false if the page had none. It has a new one then, which starts at
-    /// this line.
+    /// Makes the stream of a page the most recently used one. Returns false if the page had none, and none came from the page before. It
+    /// has a new one then, which starts at this line.
     fn touch(&mut self, page: u64, line: u64) -> bool {
         let found = self.streams.iter().position(|s| s.page == page);
+        let found = found.or_else(|| {
+            let comes = |s: &PageStream| s.comes_to(page, line, &self.parameters);
+            let from = self.streams.iter().position(comes)?;
+            self.streams[from].page = page;
+            Some(from)
+        });
         let last = found.unwrap_or_else(|| {
             if self.streams.len() == self.parameters.streams as usize {
                 self.streams.pop();
@@ -141,7 +172,7 @@ impl Prefetcher for StreamTable {
             stream.trained = 0;
             stream.ahead = 0;
         }
-        // Both lines are in one page.
+        // Both lines are in one page, or at most `distance` apart.
         let passed = line.abs_diff(stream.line) as u32;
         stream.line = line;
         stream.ahead = stream.ahead.saturating_sub(passed);
@@ -151,7 +182,9 @@ impl Prefetcher for StreamTable {
         }
         let furthest = (stream.ahead + self.parameters.degree).min(self.parameters.distance);
         let ahead = (stream.ahead + 1..=furthest).map(|lines| direction * i64::from(lines));
-        wanted.extend(ahead.map_while(|lines| self.pages.step(line, lines)));
+        wanted.extend(
+            ahead.map_while(|lines| self.pages.step_within(self.parameters.pages, line, lines)),
+        );
         stream.ahead = furthest;
     }
 }
@@ -237,7 +270,7 @@ mod tests {
             line_shift in prop_oneof![4 => Just(6u32), 1 => 5u32..=12],
             accesses in accesses(),
         ) {
-            let stream = Stream { streams, distance, degree, train };
+            let stream = Stream { streams, distance, degree, train, pages: 1 };
             compare(&stream.to_string(), line_shift, &accesses, |history| {
                 plain(history, stream, line_shift)
             })?;
@@ -268,6 +301,17 @@ mod tests {
                 assert!(backward.wanted.into_iter().flatten().eq(rest));
             }
         }
+    }
+
+    #[test]
+    fn a_stream_goes_on_in_the_next_page() {
+        let forward = scan("stream:pages=2", 6, 6400..6400 + 64 * 50);
+        assert_eq!(forward.misses, [6400, 6401, 6402, 6403]);
+        let backward = scan("stream:pages=2", 6, (6400..9600).rev());
+        assert_eq!(backward.misses, [9599, 9598, 9597, 9596]);
+        // A page that is farther away begins a stream of its own.
+        let far = scan("stream:pages=2", 6, (640..704).chain(768..772));
+        assert_eq!(far.misses, [640, 641, 642, 643, 768, 769, 770, 771]);
     }
 
     #[test]

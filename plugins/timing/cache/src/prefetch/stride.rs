@@ -12,22 +12,26 @@ use super::{Answer, Observed, Prefetcher};
 /// Name in the text form.
 pub(super) const NAME: &str = "stride";
 
-const PARAMETERS: [Parameter; 3] = [
+const PARAMETERS: [Parameter; 4] = [
     Parameter {
         name: "entries",
         default: 64,
         most: 1024,
+        optional: false,
     },
     Parameter {
         name: "distance",
         default: 1,
         most: 64,
+        optional: false,
     },
     Parameter {
         name: "degree",
         default: 1,
         most: 16,
+        optional: false,
     },
+    parameters::PAGES,
 ];
 
 /// Parameters of the prefetcher `stride`.
@@ -39,14 +43,19 @@ pub struct Stride {
     distance: u32,
     /// Lines that one access asks for.
     degree: u32,
+    /// Pages in which these lines are: that of the access, and those behind it.
+    pages: u32,
 }
 
 impl Stride {
     pub(super) fn read(values: Option<&str>) -> Result<Stride, UnknownPrefetcher> {
-        parameters::read(NAME, &PARAMETERS, values).map(|[entries, distance, degree]| Stride {
-            entries,
-            distance,
-            degree,
+        parameters::read(NAME, &PARAMETERS, values).map(|[entries, distance, degree, pages]| {
+            Stride {
+                entries,
+                distance,
+                degree,
+                pages,
+            }
         })
     }
 
@@ -68,7 +77,7 @@ impl Stride {
 
 impl fmt::Display for Stride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = [self.entries, self.distance, self.degree];
+        let values = [self.entries, self.distance, self.degree, self.pages];
         parameters::write(f, NAME, &PARAMETERS, values)
     }
 }
@@ -116,11 +125,14 @@ impl Prefetcher for StrideTable {
         entry.stride = stride;
         if repeats {
             let Stride {
-                distance, degree, ..
+                distance,
+                degree,
+                pages,
+                ..
             } = self.parameters;
             // The sum saturates beyond every page.
             let ahead = (distance..distance + degree).map(|n| stride.saturating_mul(n.into()));
-            wanted.extend(ahead.map_while(|lines| self.pages.step(line, lines)));
+            wanted.extend(ahead.map_while(|lines| self.pages.step_within(pages, line, lines)));
         }
     }
 }
@@ -159,7 +171,12 @@ mod tests {
         let page = |line: i128| (line << line_shift).div_euclid(4096);
         (0..i128::from(stride.degree))
             .map(|n| last + (last - second) * (n + i128::from(stride.distance)))
-            .filter(|line| last - second == second - third && page(*line) == page(last))
+            .filter(|line| {
+                let pages = i128::from(stride.pages);
+                *line >= 0
+                    && last - second == second - third
+                    && (page(*line) - page(last)).abs() < pages
+            })
             .map(|line| line.try_into().unwrap())
             .collect()
     }
@@ -188,10 +205,11 @@ mod tests {
             entries in prop_oneof![1u32..=4, Just(64), Just(1024)],
             distance in prop_oneof![1u32..=3, Just(64)],
             degree in prop_oneof![1u32..=3, Just(16)],
+            pages in prop_oneof![Just(1u32), 2u32..=4],
             line_shift in prop_oneof![4 => Just(6u32), 1 => 5u32..=12],
             accesses in accesses(),
         ) {
-            let stride = Stride { entries, distance, degree };
+            let stride = Stride { entries, distance, degree, pages };
             compare(&stride.to_string(), line_shift, &accesses, |history| {
                 plain(history, stride, line_shift)
             })?;
@@ -235,6 +253,8 @@ mod tests {
         let long = scan("stride", 6, 640..832);
         // The first line of each page is not asked for from the page before.
         assert_eq!(long.misses, [640, 641, 642, 704, 768]);
+        let across = scan("stride:pages=2", 6, 640..832);
+        assert_eq!(across.misses, [640, 641, 642]);
     }
 
     #[test]
@@ -299,6 +319,7 @@ mod tests {
                 entries,
                 distance: 1,
                 degree: 1,
+                pages: 1,
             };
             let mut sites: BTreeMap<usize, u32> = BTreeMap::new();
             for (block, operation) in (1..=64).flat_map(|b| (0..64).map(move |o| (b, o))) {
