@@ -185,7 +185,7 @@ pub trait CoreModel: Send {
 
     /// Returns the cycles by which the vCPU's clock advances because of an answer, in place of the memory model's `stall`: the part of the
     /// wait that other work does not hide. `block` is the number of the block that made the reference.
-    fn exposed(&self, block: u32, source: Source, stall: u32) -> u32;
+    fn exposed(&mut self, block: u32, source: Source, stall: u32) -> u32;
 
     /// Returns whether a recording has timed instructions of the block with this number.
     fn has_timed(&self, block: u32) -> bool;

@@ -37,7 +37,7 @@ impl CoreModel for Keeping {
         self.model.recorded(vcpu, recording)
     }
 
-    fn exposed(&self, block: u32, source: Source, stall: u32) -> u32 {
+    fn exposed(&mut self, block: u32, source: Source, stall: u32) -> u32 {
         self.model.exposed(block, source, stall)
     }
 

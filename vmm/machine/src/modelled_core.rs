@@ -43,7 +43,7 @@ impl ModelledCore {
         self.expose(outcome, reference, charges)
     }
 
-    fn expose(&self, outcome: Outcome, reference: &MemRef, charges: &Charges) -> Outcome {
+    fn expose(&mut self, outcome: Outcome, reference: &MemRef, charges: &Charges) -> Outcome {
         let stall = outcome.stall();
         if stall == 0 {
             return outcome;

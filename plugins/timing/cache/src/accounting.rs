@@ -39,7 +39,8 @@ impl<W: Word> Hierarchy<W> {
     ) {
         if !V::USUAL && self.request.prefetch {
             if hit.is_some() {
-                self.request.prefetch_source = Source::of_level(misses + 1);
+                self.request.prefetch_source =
+                    Source::of_level(self.request.prefetch_inside + misses + 1);
             }
             return;
         }

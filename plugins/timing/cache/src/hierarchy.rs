@@ -76,6 +76,8 @@ pub(crate) struct Request {
     pub(crate) charges: ChargeTarget,
     /// True while a line is brought for a prefetcher: events cost nothing, and accesses of levels are not counted.
     pub(crate) prefetch: bool,
+    /// Levels inside that of the cache whose prefetcher brings the line.
+    pub(crate) prefetch_inside: usize,
     /// Where the line of the last prefetch came from.
     pub(crate) prefetch_source: Option<Source>,
     /// True if another core's cache had the line, modified.
@@ -140,6 +142,7 @@ impl<W: Word> Hierarchy<W> {
                 toll: 0,
                 charges: ChargeTarget(None),
                 prefetch: false,
+                prefetch_inside: 0,
                 prefetch_source: None,
                 taken: false,
                 buffered: false,

@@ -67,6 +67,7 @@ impl<W: Word> Hierarchy<W> {
         let this = tree.nodes.get(node);
         let lookup = this.geometry.lookup(line);
         self.request.prefetch = true;
+        self.request.prefetch_inside = this.level.into();
         self.charge_level(tree, this.level.into(), LevelEvent::prefetch(this.kind));
         let wanted = Wanted {
             first: node,

@@ -2,7 +2,7 @@
 
 mod support;
 
-use nodescope_plugin_api::{Access, Context, Privilege, Site, Term, VcpuPlace};
+use nodescope_plugin_api::{Access, Context, Prefetched, Privilege, Site, Source, Term, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, FlatMemory, LevelConfig};
 use nodescope_plugin_numa::{Latencies, Numa, NumaConfig};
 use support::{Engine, Step, expect};
@@ -319,4 +319,42 @@ fn one_level_without_instruction_cache_or_l0_filter() {
             ("memory.local", 2),
         ])
     );
+}
+
+#[test]
+fn a_prefetched_line_tells_where_it_came_from() {
+    let mut config = CacheConfig::xeon_e5_2690();
+    for level in [0, 1] {
+        let mut config = config.clone();
+        config.levels[level].prefetch = vec!["next-line".parse().unwrap()];
+        let mut engine = Engine::new(&config, &VcpuPlace::grid(1, 1, 1));
+        let mut read = |line: u64| {
+            engine.go(0, Access::Read, line * 64);
+            engine.take_prefetched()
+        };
+        let next = |line: u64, source| {
+            vec![Prefetched {
+                line: 64 * (line + 1),
+                level: level as u8 + 1,
+                source,
+            }]
+        };
+        assert_eq!(read(1000), next(1000, Source::LocalMemory));
+        // 32 lines in each set of the second level push the first out, but not out of the third.
+        for line in (1..32).map(|n| 1000 + 512 * n) {
+            read(line);
+            read(line + 1);
+        }
+        assert_eq!(read(1000), next(1000, Source::Level3), "level {level}");
+    }
+    config.levels[0].prefetch = vec!["next-line".parse().unwrap()];
+    let mut engine = Engine::new(&config, &VcpuPlace::grid(1, 1, 1));
+    engine.go(0, Access::Read, 65 * 64);
+    for n in 1..16 {
+        engine.go(0, Access::Read, (64 + 64 * n) * 64);
+        engine.go(0, Access::Read, (65 + 64 * n) * 64);
+    }
+    engine.go(0, Access::Read, 64 * 64);
+    let source = engine.take_prefetched().first().map(|line| line.source);
+    assert_eq!(source, Some(Source::Level2));
 }

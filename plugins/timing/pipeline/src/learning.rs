@@ -56,11 +56,12 @@ impl Sums {
         }
     }
 
-    /// Returns the whole cycles of an answer; `None` without answers.
-    fn wait(&self, source: usize) -> Option<u32> {
-        let answers = i64::try_from(self.answers[source]).ok()?;
-        let each = self.waiting[source].max(0).checked_div(answers)?;
-        Some(u32::try_from(each).unwrap_or(u32::MAX))
+    /// Returns the cycles of an answer in 1/65536; `None` without answers.
+    fn wait(&self, source: usize) -> Option<u64> {
+        let cycles = self.waiting[source].max(0) as u64;
+        cycles
+            .saturating_mul(1 << 16)
+            .checked_div(self.answers[source])
     }
 }
 
@@ -213,8 +214,8 @@ impl Learned {
             .saturating_add(cpi.saturating_mul(cpi));
     }
 
-    /// Returns the cycles of an answer in a block, by source; `None` for answers that no recording of the block had.
-    pub(crate) fn waiting(&self, block: u32) -> [Option<u32>; SOURCES] {
+    /// Returns the cycles of an answer in a block in 1/65536, by source; `None` for answers that no recording of the block had.
+    pub(crate) fn waiting(&self, block: u32) -> [Option<u64>; SOURCES] {
         let sums = self.blocks.get(&block).copied().unwrap_or_default();
         std::array::from_fn(|source| sums.wait(source))
     }
@@ -226,8 +227,8 @@ impl Learned {
             .is_some_and(|sums| sums.instructions > 0)
     }
 
-    /// Returns the cycles of an answer in all code, by source.
-    pub(crate) fn waiting_anywhere(&self) -> [Option<u32>; SOURCES] {
+    /// Returns the cycles of an answer in all code in 1/65536, by source.
+    pub(crate) fn waiting_anywhere(&self) -> [Option<u64>; SOURCES] {
         let all = self.all();
         std::array::from_fn(|source| all.wait(source))
     }

@@ -30,7 +30,7 @@ const RECENT: usize = 4;
 const FIRST_CPI_65536: u32 = 1 << 15;
 /// Share of a latency that is exposed before anything was learned: one third, about what Intel's means over workloads are on Granite Rapids
 /// (36 % of the second level's, 45 % of the third's, 32 % of memory's; retirement latencies in github.com/intel/perfmon).
-const FIRST_EXPOSED: u32 = 3;
+const FIRST_EXPOSED: u64 = 3;
 /// Decoded blocks that are kept. All are forgotten when there are more.
 const MOST_BLOCKS: usize = 1 << 16;
 
@@ -130,9 +130,11 @@ pub struct PipelineModel {
     learned: Learned,
     /// The same, but what each block's last recordings taught counts most.
     recent: Learned,
-    /// Cycles of an answer by block and source, as the clock counts them, and those of blocks that were not recorded.
-    exposed: Vec<[Option<u32>; SOURCES]>,
-    exposed_anywhere: [Option<u32>; SOURCES],
+    /// Cycles of an answer in 1/65536 by block and source, as the clock counts them, and those of blocks that were not recorded.
+    exposed: Vec<[Option<u64>; SOURCES]>,
+    exposed_anywhere: [Option<u64>; SOURCES],
+    /// Part of a cycle, in 1/65536, that the answers so far have left over.
+    rest: u64,
 }
 
 impl PipelineModel {
@@ -147,6 +149,7 @@ impl PipelineModel {
             recent: Learned::default(),
             exposed: Vec::new(),
             exposed_anywhere: [None; SOURCES],
+            rest: 0,
         }
     }
 
@@ -336,16 +339,19 @@ impl CoreModel for PipelineModel {
         self.vcpus.get_mut(&vcpu).map(VcpuState::plan)
     }
 
-    fn exposed(&self, block: u32, source: Source, stall: u32) -> u32 {
+    fn exposed(&mut self, block: u32, source: Source, stall: u32) -> u32 {
         let source = source as usize;
         let latency = self.parameters.beyond[source];
         let of_block = self.exposed.get(block as usize);
         let learned = of_block
             .and_then(|of_block| of_block[source])
             .or(self.exposed_anywhere[source])
-            .unwrap_or(latency / FIRST_EXPOSED);
+            .unwrap_or((u64::from(latency) << 16) / FIRST_EXPOSED);
+        let exposed = learned.saturating_add(self.rest);
+        self.rest = exposed & 0xffff;
         // What a line takes beyond the latency of its source is a wait for another vCPU.
-        learned.saturating_add(stall.saturating_sub(latency))
+        let whole = u32::try_from(exposed >> 16).unwrap_or(u32::MAX);
+        whole.saturating_add(stall.saturating_sub(latency))
     }
 
     fn recent_costs(&self) -> CoreCosts {
@@ -421,6 +427,62 @@ mod tests {
         assert!((cpi / 202.0 - 1.0).abs() < 0.01, "{cpi}");
         let each = costs.blocks[&7].each_answer[Source::LocalMemory as usize] >> 16;
         assert!((398..=402).contains(&each), "{each}");
+    }
+
+    /// Records a loop of `mov rax, [rbx]` and `jmp` back, of which each load goes to the next line. The second level answers. It has the line
+    /// from `source`, by a prefetcher that every second load starts.
+    fn stream(steps: u64, source: Source) -> Recording {
+        let mut recording = chase(steps);
+        recording.blocks[0].bytes[2] = 0x03;
+        recording.answers.clear();
+        let answer = |line: u64, prefetched_into, source, stall| Answer {
+            line: line * 64,
+            access: Access::Read,
+            prefetched_into,
+            source: Some(source),
+            stall,
+        };
+        let mut loads = recording.accesses.iter_mut().zip(0..);
+        for (at, step) in recording.steps.iter_mut().enumerate() {
+            if at % 2 == 0
+                && let Some((access, line)) = loads.next()
+            {
+                (access.linear, access.physical) = (line * 64, line * 64);
+                recording.answers.push(answer(line, 0, Source::Level2, 7));
+                if line % 2 == 0 && source != Source::Level2 {
+                    let ahead = [line + 20, line + 21].map(|line| answer(line, 2, source, 0));
+                    recording.answers.extend(ahead);
+                }
+            }
+            step.answers = recording.answers.len() as u32;
+        }
+        recording
+    }
+
+    #[test]
+    fn a_stream_gets_the_bandwidth_of_its_source() {
+        let core = Core::preset("sandy-bridge").unwrap();
+        for (source, bytes_per_cycle) in [
+            (Source::Level2, 26.0),
+            (Source::Level3, 8.7),
+            (Source::LocalMemory, 4.6),
+        ] {
+            let mut model = PipelineModel::new(&core, [7, 18, 40, 200, 400]);
+            model.recorded(0, &Recording::default());
+            model.recorded(0, &stream(FILLING + COUNTED, source));
+            let each_line = 2.0 * model.costs().timed.cpi().unwrap();
+            let bandwidth = 64.0 / each_line / bytes_per_cycle;
+            assert!((bandwidth - 1.0).abs() < 0.01, "{source:?}: {bandwidth}");
+            // The clock counts the same in the long run, although an answer has no whole number of cycles.
+            let (instructions, cycles) = model.vcpus[&0].recent[0];
+            let own = cycles as f64 / instructions as f64;
+            let waits: u32 = (0..3000).map(|_| model.exposed(7, Source::Level2, 7)).sum();
+            let clock = 2.0 * own + f64::from(waits) / 3000.0;
+            assert!(
+                (clock / each_line - 1.0).abs() < 0.01,
+                "{source:?}: {clock}"
+            );
+        }
     }
 
     #[test]

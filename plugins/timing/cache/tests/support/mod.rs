@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
     Access, Context, Counters, DirectMiss, DirectMisses, Hits, Key, MemRef, MemoryModel,
-    MemoryTimingModel, Outcome, Permission, Privilege, Side, Site, Statistic, Term, VcpuPlace,
+    MemoryTimingModel, Outcome, Permission, Prefetched, Privilege, Side, Site, Statistic, Term,
+    VcpuPlace,
 };
 use nodescope_plugin_cache::{
     CacheConfig, CacheContents, CacheKind, CacheModel, FlatMemory, LevelConfig, NonTemporalStores,
@@ -162,6 +163,13 @@ impl Engine {
                 .expect("the model has the function"),
         );
         self
+    }
+
+    /// Returns the lines that prefetchers have brought because of the last reference that they saw.
+    pub fn take_prefetched(&mut self) -> Vec<Prefetched> {
+        let mut prefetched = Vec::new();
+        self.model.take_prefetched(&mut prefetched);
+        prefetched
     }
 
     pub fn step(&mut self, step: Step) -> u64 {
