@@ -17,7 +17,7 @@ levels() {
     gcc -O2 -pthread -o "$folder/levels" tests/bench/levels/levels.c
     # Both at their nominal clocks: a Xeon E5-2680 and an EPYC 7452.
     levels_guest "$folder" sandy-bridge 'cores = 8\nfrequency = "2.7 GHz"' "2 GiB" 16384 131072 4194304 134217728 8
-    levels_guest "$folder" zen2 'cores = 32\nfrequency = "2.35 GHz"' "8 GiB" 16384 262144 8388608 134217728 32
+    levels_guest "$folder" zen2 'cores = 32\nfrequency = "2.35 GHz"' "4 GiB" 16384 262144 8388608 134217728 32
     for machine in sandy-bridge zen2; do
         awk -f scripts/lib/levels.awk -v machine="$machine" tests/bench/levels/published "$folder/$machine.out"
     done

@@ -1,12 +1,12 @@
 // Bandwidth of each level of the memory hierarchy: five loops over arrays of which one level holds all. Prints lines "LEVEL LOOP THREADS
 // GB/s", with the bytes that the loop itself reads and writes.
 //
-// levels FIRST SECOND THIRD MEMORY CORES: bytes of all arrays together, for each level, and the threads with which memory is measured again.
+// levels FIRST SECOND THIRD MEMORY CORES: bytes of all arrays together, for each level, and the threads with which memory is measured again,
+// each with a quarter of MEMORY.
 #include <immintrin.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { REPETITIONS = 4, MOST_THREADS = 256 };
@@ -34,6 +34,8 @@ static double now(void) {
     return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
+static char *memory;
+static size_t room; // Of a thread.
 static pthread_barrier_t barrier;
 static const struct loop *loop;
 static size_t bytes; // Of all arrays of a thread.
@@ -42,11 +44,9 @@ static double seconds;
 static void *thread(void *number) {
     size_t n = bytes / loop->arrays / 8 / 16 * 16, passes = WORK / bytes ? WORK / bytes : 1;
     // Arrays of a power of two would meet in few sets of the caches.
-    size_t distance = n * 8 + 4096 + 320;
-    char *memory = aligned_alloc(64, (loop->arrays * distance + 63) / 64 * 64);
-    memset(memory, 0, loop->arrays * distance);
+    size_t distance = (n * 8 + 4096 + 320) / 64 * 64;
     double *at[4];
-    for (int i = 0; i < 4; i++) at[i] = (double *)(memory + (i < loop->arrays ? i : 0) * (distance / 64 * 64));
+    for (int i = 0; i < 4; i++) at[i] = (double *)(memory + (long)number * room + (i < loop->arrays ? i : 0) * distance);
     for (int r = 0; r < REPETITIONS; r++) {
         pthread_barrier_wait(&barrier);
         double start = now();
@@ -54,7 +54,6 @@ static void *thread(void *number) {
         pthread_barrier_wait(&barrier);
         if (!number) seconds = (now() - start) / passes;
     }
-    free(memory);
     return NULL;
 }
 
@@ -73,12 +72,19 @@ int main(int count, char **arguments) {
     const char *levels[] = { "L1", "L2", "L3", "memory" };
     if (count != 6) return 2;
     int cores = atoi(arguments[5]);
+    size_t most = strtoull(arguments[4], NULL, 0), each = most / 4;
+    size_t all = (most > cores * each ? most : cores * each) + cores * (1 << 16);
+    memory = aligned_alloc(64, all);
+    if (!memory) return 1;
+    for (size_t i = 0; i < all; i += 4096) memory[i] = 0;
     for (size_t l = 0; l < sizeof LOOPS / sizeof *LOOPS; l++) {
         loop = &LOOPS[l];
         for (int level = 0; level < 4; level++) {
-            bytes = strtoull(arguments[level + 1], NULL, 0);
+            room = bytes = strtoull(arguments[level + 1], NULL, 0);
             measure(levels[level], 1);
         }
+        bytes = each;
+        room = each + (1 << 15);
         if (cores > 1) measure("memory", cores);
     }
     return 0;

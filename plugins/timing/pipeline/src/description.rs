@@ -234,6 +234,8 @@ pub struct Bandwidth {
     pub memory: u32,
     /// From memory of another socket.
     pub remote_memory: u32,
+    /// Shares of these times, in 1/256, that a written line takes on its way back to the second level, the third level, and memory.
+    pub written: [u32; 3],
 }
 
 /// Translation of data addresses.

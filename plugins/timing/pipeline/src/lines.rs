@@ -9,6 +9,10 @@ pub(crate) struct Line {
     pub(crate) latency: u64,
     /// Level of the cache that gets the line, from 1 on.
     pub(crate) level: u8,
+    /// Sources that the line has come from, one after the other, one bit each.
+    pub(crate) sources: u8,
+    /// True if a store has written to the line, so that it goes back where it came from.
+    pub(crate) written: bool,
 }
 
 /// Number of lines that are remembered at a time: a power of two.
@@ -51,6 +55,16 @@ impl Lines {
     /// Returns whether a line is still on its way at `now`.
     pub(crate) fn is_pending(&self, line: u64, now: u64) -> bool {
         self.find(line).is_some_and(|at| at.ready > now)
+    }
+
+    /// Notes a store to a line. Returns the sources to which the line goes back, if it is the first store to the line since it came.
+    pub(crate) fn write(&mut self, line: u64) -> u8 {
+        let (known, at) = &mut self.0[Self::slot(line)];
+        if *known != line || at.written {
+            return 0;
+        }
+        at.written = true;
+        at.sources
     }
 
     /// Remembers a line.

@@ -463,7 +463,7 @@ mod tests {
     fn a_stream_gets_the_bandwidth_of_its_source() {
         let core = Core::preset("sandy-bridge").unwrap();
         for (source, bytes_per_cycle) in [
-            (Source::Level2, 26.0),
+            (Source::Level2, 11.7),
             (Source::Level3, 8.7),
             (Source::LocalMemory, 4.6),
         ] {

@@ -32,6 +32,8 @@ pub(crate) struct Parameters {
     pub(crate) beyond: [u32; SOURCES],
     /// Cycles in 1/256 in which a path moves a line, by source: one core's bandwidth.
     pub(crate) each_line: [u32; SOURCES],
+    /// Share of this time in 1/256 that a written line takes on its way back, by source.
+    pub(crate) written: [u32; SOURCES],
     /// Cycles of a load from an earlier store that is not in the cache yet.
     pub(crate) forward: u32,
     /// The same for a load to a vector register.
@@ -83,6 +85,7 @@ impl Parameters {
         let general = u32::from(resource::VECTOR - resource::GENERAL);
         let vector = u32::from(resource::MASK - resource::VECTOR);
         let schedulers = core.schedulers.iter();
+        let [second_level, third_level, memory] = core.bandwidth.written;
         Self {
             dispatch: core.pipeline.dispatch,
             retire: core.pipeline.retire,
@@ -103,6 +106,7 @@ impl Parameters {
                 core.bandwidth.memory,
                 core.bandwidth.remote_memory,
             ],
+            written: [second_level, third_level, 0, memory, memory],
             forward: core.store.forward.into(),
             forward_vector: core.store.forward_vector.into(),
             forward_same: core.store.forward_same.into(),

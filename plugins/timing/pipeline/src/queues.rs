@@ -145,15 +145,29 @@ pub(crate) struct Path {
     each_line: u64,
     /// Slots that are all taken, from the first to the one behind the last, so that a search need not look at each.
     full: (u64, u64),
+    /// Share of a slot that a line takes in the other direction, and the sum of those that have taken no slot yet, in 1/256.
+    back: u32,
+    waiting_back: u32,
 }
 
 impl Path {
-    /// Makes a path that moves a line in so many 1/256 of a cycle.
-    pub(crate) fn new(each_line: u32) -> Self {
+    /// Makes a path that moves a line in so many 1/256 of a cycle, and a line in the other direction in a share of this time, in 1/256.
+    pub(crate) fn new(each_line: u32, back: u32) -> Self {
         Self {
             taken: vec![u64::MAX; SLOTS as usize],
             each_line: each_line.into(),
             full: (0, 0),
+            back,
+            waiting_back: 0,
+        }
+    }
+
+    /// Moves a line in the other direction.
+    pub(crate) fn move_back(&mut self, at: u64) {
+        self.waiting_back += self.back;
+        if self.waiting_back >= 256 {
+            self.waiting_back -= 256;
+            self.arrival(at, 0);
         }
     }
 
@@ -218,13 +232,23 @@ mod tests {
 
     #[test]
     fn a_path_moves_one_line_at_a_time() {
-        let mut path = Path::new(2 << 8);
+        let mut path = Path::new(2 << 8, 0);
         assert_eq!(path.arrival(0, 14), 14);
         let last = (0..20).map(|_| path.arrival(0, 14)).last();
         assert_eq!(last, Some(42));
         // A later request in program order may be earlier in time.
-        let mut path = Path::new(2 << 8);
+        let mut path = Path::new(2 << 8, 0);
         assert_eq!(path.arrival(100, 114), 114);
         assert_eq!(path.arrival(10, 24), 24);
+    }
+
+    #[test]
+    fn lines_that_go_back_take_their_share_of_the_path() {
+        let mut path = Path::new(2 << 8, 64);
+        for line in 1..=400 {
+            path.arrival(0, 0);
+            path.move_back(0);
+            assert_eq!(path.full.1, line + line / 4);
+        }
     }
 }

@@ -55,6 +55,11 @@ pub(crate) enum Conditions {
     Ideal,
 }
 
+/// Returns the bit of a source in [`Line::sources`].
+fn source_bit(source: Source) -> u8 {
+    1 << source as u8
+}
+
 /// Timing of one recording.
 pub(crate) struct Timing<'a> {
     core: &'a Parameters,
@@ -115,7 +120,9 @@ impl<'a> Timing<'a> {
             ports: PortTable::new(),
             line_fills: Pool::new(core.line_fills),
             walkers: Pool::new(core.walkers),
-            paths: core.each_line.map(Path::new),
+            paths: std::array::from_fn(|source| {
+                Path::new(core.each_line[source], core.written[source])
+            }),
             lines: Lines::default(),
             stores: Stores::new(
                 core.store_queue,
@@ -464,6 +471,8 @@ impl<'a> Timing<'a> {
                 ready,
                 latency,
                 level,
+                sources: answer.source.map_or(0, source_bit),
+                written: false,
             };
             self.lines.set(answer.line, line);
         }
@@ -493,11 +502,13 @@ impl<'a> Timing<'a> {
         let requested = self.line_fills.free(start);
         let beyond = u64::from(answer.stall).max(1);
         let mut ready = self.arrival(requested, Some(source), beyond) + hit;
+        let mut sources = source_bit(source);
         if let Some(line) = self.lines.find(answer.line)
             && line.level > 1
         {
             // A prefetcher has brought the line to this level, perhaps too late.
             ready = ready.max(line.ready + self.beyond(Some(Source::Level2)));
+            sources |= line.sources;
         }
         self.line_fills.take(ready);
         let latency = ready - start;
@@ -505,9 +516,21 @@ impl<'a> Timing<'a> {
             ready,
             latency,
             level: 1,
+            sources,
+            written: false,
         };
         self.lines.set(answer.line, line);
         ready
+    }
+
+    /// Lets a line that a store writes to take its share of the paths by which it goes back, sooner or later.
+    fn write_back(&mut self, line: u64, at: u64) {
+        let sources = self.lines.write(line);
+        for (number, path) in self.paths.iter_mut().enumerate() {
+            if sources >> number & 1 != 0 {
+                path.move_back(at);
+            }
+        }
     }
 
     /// Enters a store whose address is there at `start` into the store queue, and requests its line.
@@ -539,6 +562,7 @@ impl<'a> Timing<'a> {
             true => self.combine(event, first, request),
             false => self.line(event, first, number, request, Access::Write),
         };
+        self.write_back(first, request);
         if let Some(second) = second {
             there = there.max(self.line(event, second, number, request, Access::Write));
         }

@@ -96,6 +96,9 @@ struct BandwidthText {
     other_cache: f64,
     memory: f64,
     remote_memory: f64,
+    second_level_written: f64,
+    third_level_written: f64,
+    memory_written: f64,
 }
 
 impl BandwidthText {
@@ -108,7 +111,19 @@ impl BandwidthText {
                 "is not from 0.001 to 1,000,000 bytes in a cycle, nor 0 for no limit",
             )),
         };
+        let share = |field: &str, share: f64| match share {
+            0.0..=1.0 => Ok((share * 256.0).round() as u32),
+            _ => Err(wrong(
+                &format!("bandwidth.{field}"),
+                "is not from 0 to 1, the share of a line's time that a written line takes on its way back",
+            )),
+        };
         Ok(Bandwidth {
+            written: [
+                share("second_level_written", self.second_level_written)?,
+                share("third_level_written", self.third_level_written)?,
+                share("memory_written", self.memory_written)?,
+            ],
             second_level: each_line("second_level", self.second_level)?,
             third_level: each_line("third_level", self.third_level)?,
             other_cache: each_line("other_cache", self.other_cache)?,
