@@ -2,7 +2,7 @@
 // GB/s", with the bytes that the loop itself reads and writes.
 //
 // levels FIRST SECOND THIRD MEMORY CORES: bytes of all arrays together, for each level, and the threads with which memory is measured again,
-// each with a quarter of MEMORY.
+// each with an eighth of MEMORY, which it passes once in a repetition.
 #include <immintrin.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ static size_t bytes; // Of all arrays of a thread.
 static double seconds;
 
 static void *thread(void *number) {
-    size_t n = bytes / loop->arrays / 8 / 16 * 16, passes = WORK / bytes ? WORK / bytes : 1;
+    size_t n = bytes / loop->arrays / 8 / 16 * 16, passes = room == bytes && WORK / bytes ? WORK / bytes : 1;
     // Arrays of a power of two would meet in few sets of the caches.
     size_t distance = (n * 8 + 4096 + 320) / 64 * 64;
     double *at[4];
@@ -72,7 +72,7 @@ int main(int count, char **arguments) {
     const char *levels[] = { "L1", "L2", "L3", "memory" };
     if (count != 6) return 2;
     int cores = atoi(arguments[5]);
-    size_t most = strtoull(arguments[4], NULL, 0), each = most / 4;
+    size_t most = strtoull(arguments[4], NULL, 0), each = most / 8;
     size_t all = (most > cores * each ? most : cores * each) + cores * (1 << 16);
     memory = aligned_alloc(64, all);
     if (!memory) return 1;

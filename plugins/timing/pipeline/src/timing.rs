@@ -623,8 +623,13 @@ impl<'a> Timing<'a> {
         let mut changed = path.changed;
         let width = u64::from(self.core.dispatch.max(1));
         let room = u64::from(self.core.reorder_buffer);
-        let slots = u64::from(path.wrong) + 1..room;
-        for (event, slot) in ahead[path.right.into()..].iter().zip(slots) {
+        let mut slot = u64::from(path.wrong);
+        let mut next = usize::from(path.right);
+        while let Some(event) = ahead.get(next) {
+            (next, slot) = (next + 1, slot + 1);
+            if slot >= room {
+                return;
+            }
             let at = dispatched + slot / width;
             if at >= resolved || event.interrupted || event.instruction.serialising {
                 return;
@@ -642,6 +647,15 @@ impl<'a> Timing<'a> {
                     ready[usize::from(result)] = end;
                     changed.set(result, differs);
                 }
+            }
+            if event.mispredicted {
+                // The core goes a wrong way here too.
+                let Some(path) = &event.wrong_path else {
+                    return;
+                };
+                changed.add(path.changed);
+                slot += u64::from(path.wrong);
+                next += usize::from(path.right);
             }
         }
     }

@@ -26,6 +26,10 @@ impl Resources {
         self.0 = self.0 & !(1 << resource) | u128::from(member) << resource;
     }
 
+    pub(crate) fn add(&mut self, other: Resources) {
+        self.0 |= other.0;
+    }
+
     fn add_results(&mut self, instruction: &Instruction) {
         for operation in &instruction.operations {
             for result in operation.results.into_iter().take_while(|r| *r != NONE) {
@@ -74,33 +78,41 @@ impl<'a> Code<'a> {
             true => behind,
             false => instruction.target,
         };
-        let right = &ahead[..ahead.len().min(MOST_RIGHT)];
+        let mut right = &ahead[..ahead.len().min(MOST_RIGHT)];
         let mut changed = Resources::default();
+        let mut first = None;
         for wrong in 0..MOST_WRONG {
+            // A meeting that comes later on the wrong way counts if it comes earlier by more on the right way.
             if let Some(meeting) = right.iter().position(|event| event.address == at) {
-                for event in &right[..meeting] {
-                    changed.add_results(event.instruction);
-                }
-                return Some(WrongPath {
-                    wrong: wrong as u16,
-                    right: meeting as u16,
-                    changed,
-                });
+                first = Some((wrong, meeting, changed));
+                right = &right[..meeting];
             }
-            let instruction = self.instructions.get(&at)?;
+            right = &right[..right.len().saturating_sub(1)];
+            let Some(instruction) = self.instructions.get(&at) else {
+                break;
+            };
             changed.add_results(instruction);
             let taken = match instruction.flow {
-                Flow::Next => false,
-                Flow::Jump => true,
-                Flow::Conditional => self.taken.get(&at).copied()?,
-                _ => return None,
+                Flow::Next => Some(false),
+                Flow::Jump => Some(true),
+                Flow::Conditional => self.taken.get(&at).copied(),
+                _ => None,
             };
             at = match taken {
-                true => instruction.target,
-                false => at.wrapping_add(instruction.length.into()),
+                Some(true) => instruction.target,
+                Some(false) => at.wrapping_add(instruction.length.into()),
+                None => break,
             };
         }
-        None
+        let (wrong, right, mut changed) = first?;
+        for event in &ahead[..right] {
+            changed.add_results(event.instruction);
+        }
+        Some(WrongPath {
+            wrong: wrong as u16,
+            right: right as u16,
+            changed,
+        })
     }
 }
 

@@ -45,14 +45,15 @@ fn code<'a>(executed: &[Event<'a>]) -> Code<'a> {
 fn ways_meet_behind_the_body_of_an_if() {
     let block = conditional_body();
     assert_eq!(block[5].target, 0x1000);
-    let executed = events(&block, 0x1000, &[0, 1, 2, 3, 4, 5, 0, 1, 3, 4, 5, 0]);
+    let order = [0, 1, 2, 3, 4, 5, 0, 1, 3, 4, 5, 0, 1, 2, 3];
+    let executed = events(&block, 0x1000, &order);
     let code = code(&executed);
     // The body runs, and the branch over it was predicted.
     let path = code.wrong_path(&executed[1], &executed[2..]).unwrap();
     assert_eq!((path.wrong, path.right), (0, 1));
     assert!(path.changed.has(1), "RCX");
     assert!(!path.changed.has(0) && !path.changed.has(3), "RAX and RBX");
-    // The body does not run, but was predicted.
+    // The body does not run, but was predicted. It runs in the next iteration, but the ways meet before.
     let path = code.wrong_path(&executed[7], &executed[8..]).unwrap();
     assert_eq!((path.wrong, path.right), (1, 0));
     assert!(path.changed.has(1), "RCX");
