@@ -197,6 +197,7 @@ fn a_sampled_window_gives_the_same_bytes() {
             measured: each,
             apart: 8 * each,
             most_apart: 32 * each,
+            longest_ps: 1_000_000_000_000,
             most_per_second: 100_000_000_000,
         }),
         measure: Measure::Guest,
