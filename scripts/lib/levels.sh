@@ -27,7 +27,7 @@ levels() {
         "$nodescope" node measure > "$folder/node.toml"
     fi
     here=$(nproc)
-    sizes="16384 262144 8388608 134217728"
+    sizes="16384 262144 8388608 536870912"
     levels_guest "$folder" node.toml "cores = $here" "2 GiB" "$sizes" "$here"
     for _ in 1 2 3 4 5 6; do
         # shellcheck disable=SC2086 # several sizes
