@@ -36,13 +36,14 @@ static double now(void) {
 
 static char *memory;
 static size_t room; // Of a thread.
+static int one_thread;
 static pthread_barrier_t barrier;
 static const struct loop *loop;
 static size_t bytes; // Of all arrays of a thread.
 static double seconds;
 
 static void *thread(void *number) {
-    size_t n = bytes / loop->arrays / 8 / 16 * 16, passes = room == bytes && WORK / bytes ? WORK / bytes : 1;
+    size_t n = bytes / loop->arrays / 8 / 16 * 16, passes = one_thread && WORK / bytes ? WORK / bytes : 1;
     // Arrays of a power of two would meet in few sets of the caches.
     size_t distance = (n * 8 + 4096 + 320) / 64 * 64;
     double *at[4];
@@ -59,6 +60,7 @@ static void *thread(void *number) {
 
 static void measure(const char *level, int threads) {
     pthread_t all[MOST_THREADS];
+    one_thread = threads == 1;
     pthread_barrier_init(&barrier, NULL, threads);
     for (long t = 1; t < threads; t++) pthread_create(&all[t], NULL, thread, (void *)t);
     thread(NULL);
@@ -70,8 +72,11 @@ static void measure(const char *level, int threads) {
 
 int main(int count, char **arguments) {
     const char *levels[] = { "L1", "L2", "L3", "memory" };
-    if (count != 6) return 2;
-    int cores = atoi(arguments[5]);
+    int cores = count == 6 ? atoi(arguments[5]) : 0;
+    if (cores < 1 || cores > MOST_THREADS) {
+        fprintf(stderr, "usage: levels FIRST SECOND THIRD MEMORY CORES; CORES from 1 to %d\n", MOST_THREADS);
+        return 2;
+    }
     size_t most = strtoull(arguments[4], NULL, 0), each = most / 8;
     size_t all = (most > cores * each ? most : cores * each) + cores * (1 << 16);
     memory = aligned_alloc(64, all);

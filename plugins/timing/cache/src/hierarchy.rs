@@ -153,7 +153,7 @@ impl<W: Word> Hierarchy<W> {
     }
 
     fn line_limit(nodes: &[Node]) -> u64 {
-        // A page of 4 KiB, in which prefetches stay, is wholly below the limit or above it.
+        // A page of 4 KiB is wholly below the limit or above it.
         const LINES_OF_PAGE: u64 = 128;
         let limits = nodes.iter().map(|node| node.geometry.line_limit(W::BITS));
         limits.min().unwrap_or(0) / LINES_OF_PAGE * LINES_OF_PAGE

@@ -53,7 +53,9 @@ impl<W: Word> Hierarchy<W> {
         for prefetcher in &mut self.prefetchers[node as usize] {
             prefetcher.observe(&observed, &mut wanted);
         }
-        for line in wanted.drain(..) {
+        // Words of this width have no place for lines from the limit on. The first reference to such a line widens them.
+        let limit = self.line_limit;
+        for line in wanted.drain(..).filter(|line| *line < limit) {
             self.bring(tree, node, line, updates);
         }
         self.wanted = wanted;

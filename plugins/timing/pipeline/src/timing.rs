@@ -523,14 +523,16 @@ impl<'a> Timing<'a> {
         ready
     }
 
-    /// Lets a line that a store writes to take its share of the paths by which it goes back, sooner or later.
-    fn write_back(&mut self, line: u64, at: u64) {
+    /// Returns when a line that a store writes to is in the first level. The line takes its share of the paths by which it goes back.
+    fn written_line(&mut self, event: &Event<'_>, line: u64, number: usize, at: u64) -> u64 {
+        let there = self.line(event, line, number, at, Access::Write);
         let sources = self.lines.write(line);
-        for (number, path) in self.paths.iter_mut().enumerate() {
-            if sources >> number & 1 != 0 {
+        for (source, path) in self.paths.iter_mut().enumerate() {
+            if sources >> source & 1 != 0 {
                 path.move_back(at);
             }
         }
+        there
     }
 
     /// Enters a store whose address is there at `start` into the store queue, and requests its line.
@@ -560,11 +562,10 @@ impl<'a> Timing<'a> {
         let request = self.stores.may_request(start);
         let mut there = match event.instruction.non_temporal {
             true => self.combine(event, first, request),
-            false => self.line(event, first, number, request, Access::Write),
+            false => self.written_line(event, first, number, request),
         };
-        self.write_back(first, request);
         if let Some(second) = second {
-            there = there.max(self.line(event, second, number, request, Access::Write));
+            there = there.max(self.written_line(event, second, number, request));
         }
         self.stores
             .enter(access.linear, size, start, there, occupies);

@@ -104,7 +104,7 @@ impl Prefetch {
         self.prefetcher(6).sees_hits()
     }
 
-    /// Makes the prefetcher of one cache with lines of `1 << line_shift` bytes. No prefetcher leaves a page of 4 KiB.
+    /// Makes the prefetcher of one cache with lines of `1 << line_shift` bytes.
     pub(crate) fn prefetcher(self, line_shift: u32) -> Box<dyn Prefetcher> {
         let pages = Pages::new(line_shift);
         match self {
