@@ -358,23 +358,3 @@ fn a_prefetched_line_tells_where_it_came_from() {
     let source = engine.take_prefetched().first().map(|line| line.source);
     assert_eq!(source, Some(Source::Level2));
 }
-
-#[test]
-fn a_stream_beyond_the_narrow_lines_has_the_same_misses() {
-    let mut config = CacheConfig::xeon_e5_2690();
-    config.levels[1].prefetch = vec!["stream:pages=2".parse().unwrap()];
-    let misses = |first: u64| {
-        let mut engine = Engine::new(&config, &VcpuPlace::grid(1, 1, 1));
-        for line in first..first + 256 {
-            engine.go(0, Access::Read, line * 64);
-        }
-        engine.check_equations();
-        engine.count("L2.read_miss")
-    };
-    let low = misses(1 << 20);
-    for shift in 20..40 {
-        // The prefetcher begins below each power of two and goes on above it.
-        let here = misses((1 << shift) - 128);
-        assert!(here.abs_diff(low) <= 20, "{shift}: {here} for {low}");
-    }
-}
