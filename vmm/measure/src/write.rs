@@ -14,7 +14,7 @@ use text::{Text, gigabytes, whole_cycles};
 
 /// Prefetchers of the second level in the built-in descriptions, of AMD and of others.
 const PREFETCH: [&str; 2] = [
-    r#"["stride:entries=64,distance=8,degree=2,pages=2", "stream:streams=32,distance=20,degree=2,train=2,pages=2", "up-down"]"#,
+    r#"["stride:entries=64,distance=8,degree=2,pages=2,accuracy=60", "stream:streams=32,distance=20,degree=2,train=2,pages=2,accuracy=60", "up-down:accuracy=60"]"#,
     r#"["stride:entries=64,distance=8,degree=2", "stream:streams=32,distance=20,degree=2,train=2", "adjacent-line"]"#,
 ];
 /// Share of the last cache below which a virtual machine is taken to have a part of it.

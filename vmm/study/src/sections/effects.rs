@@ -151,10 +151,11 @@ fn caches(source: &Source<'_>, study: &Study, levels: &[LevelField], attached: b
             }
         }
         properties(source, study, field, level, unattached);
-        let strides = |prefetch: &Prefetch| matches!(prefetch, Prefetch::Stride(_));
-        if let (None, None, Some(number)) =
-            (index, unattached, level.prefetch.iter().position(strides))
-        {
+        if let (None, None, Some(number)) = (
+            index,
+            unattached,
+            level.prefetch.iter().position(Prefetch::strides),
+        ) {
             none(
                 source,
                 &format!("{field}.prefetch[{number}]"),

@@ -1,7 +1,8 @@
 //! Prefetchers of a cache.
 //!
-//! A new prefetcher has a file of its own, and a variant of [`Prefetch`] with one arm in each `match` of this file.
+//! A new prefetcher has a file of its own, and a variant of [`Pattern`] with one arm in each `match` of this file.
 
+mod accurate;
 mod adjacent_line;
 mod next_line;
 mod page;
@@ -19,6 +20,7 @@ use nodescope_plugin_api::{Access, Site};
 use serde::{Deserialize, Serialize};
 
 use crate::tags::is_prefetched;
+use accurate::{ACCURACY, Accurate};
 use page::Pages;
 
 pub use parameters::UnknownPrefetcher;
@@ -29,8 +31,15 @@ pub use stride::Stride;
 /// the text leaves out have their default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-#[non_exhaustive]
-pub enum Prefetch {
+pub struct Prefetch {
+    pattern: Pattern,
+    /// Percentage of the wanted lines that must be used; below, the prefetcher stops. 0 for a prefetcher that never stops.
+    accuracy: u32,
+}
+
+/// What a prefetcher follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Pattern {
     /// `next-line`: a miss, or the first use of a prefetched line, brings the next line.
     NextLine,
     /// `adjacent-line`: a miss brings the other line of the aligned pair of lines.
@@ -99,6 +108,11 @@ pub(crate) trait Prefetcher: Send + fmt::Debug {
 }
 
 impl Prefetch {
+    /// Returns true if the prefetcher follows the data accesses of single instructions.
+    pub fn strides(&self) -> bool {
+        matches!(self.pattern, Pattern::Stride(_))
+    }
+
     /// Returns [`Prefetcher::sees_hits`] of the prefetcher.
     pub(crate) fn sees_hits(&self) -> bool {
         self.prefetcher(6).sees_hits()
@@ -107,12 +121,16 @@ impl Prefetch {
     /// Makes the prefetcher of one cache with lines of `1 << line_shift` bytes.
     pub(crate) fn prefetcher(self, line_shift: u32) -> Box<dyn Prefetcher> {
         let pages = Pages::new(line_shift);
-        match self {
-            Prefetch::NextLine => Box::new(next_line::NextLine::new(pages)),
-            Prefetch::AdjacentLine => Box::new(adjacent_line::AdjacentLine::new(pages)),
-            Prefetch::UpDown => Box::new(up_down::UpDown::new(pages)),
-            Prefetch::Stride(stride) => Box::new(stride.prefetcher(pages)),
-            Prefetch::Stream(stream) => Box::new(stream.prefetcher(pages)),
+        let prefetcher: Box<dyn Prefetcher> = match self.pattern {
+            Pattern::NextLine => Box::new(next_line::NextLine::new(pages)),
+            Pattern::AdjacentLine => Box::new(adjacent_line::AdjacentLine::new(pages)),
+            Pattern::UpDown => Box::new(up_down::UpDown::new(pages)),
+            Pattern::Stride(stride) => Box::new(stride.prefetcher(pages)),
+            Pattern::Stream(stream) => Box::new(stream.prefetcher(pages)),
+        };
+        match self.accuracy {
+            0 => prefetcher,
+            least => Box::new(Accurate::new(prefetcher, least)),
         }
     }
 }
@@ -125,28 +143,39 @@ impl FromStr for Prefetch {
             Some((name, values)) => (name, Some(values)),
             None => (text, None),
         };
-        match name {
-            next_line::NAME => parameters::read(name, &[], values).map(|[]| Prefetch::NextLine),
+        let (accuracy, others) = match values {
+            Some(values) => parameters::apart(values, ACCURACY.name),
+            None => (None, None),
+        };
+        let (accuracy, values) = (accuracy.as_deref(), others.as_deref());
+        let pattern = match name {
+            next_line::NAME => parameters::read(name, &[], values).map(|[]| Pattern::NextLine),
             adjacent_line::NAME => {
-                parameters::read(name, &[], values).map(|[]| Prefetch::AdjacentLine)
+                parameters::read(name, &[], values).map(|[]| Pattern::AdjacentLine)
             }
-            up_down::NAME => parameters::read(name, &[], values).map(|[]| Prefetch::UpDown),
-            stride::NAME => Stride::read(values).map(Prefetch::Stride),
-            stream::NAME => Stream::read(values).map(Prefetch::Stream),
+            up_down::NAME => parameters::read(name, &[], values).map(|[]| Pattern::UpDown),
+            stride::NAME => Stride::read(values).map(Pattern::Stride),
+            stream::NAME => Stream::read(values).map(Pattern::Stream),
             _ => Err(UnknownPrefetcher::Name(name.to_owned())),
-        }
+        }?;
+        let [accuracy] = parameters::read(name, &[ACCURACY], accuracy)?;
+        Ok(Prefetch { pattern, accuracy })
     }
 }
 
 impl fmt::Display for Prefetch {
-    /// Writes the name and all parameters, those with their default too.
+    /// Writes the name and all parameters, those with their default too but for optional ones.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Prefetch::NextLine => f.write_str(next_line::NAME),
-            Prefetch::AdjacentLine => f.write_str(adjacent_line::NAME),
-            Prefetch::UpDown => f.write_str(up_down::NAME),
-            Prefetch::Stride(stride) => stride.fmt(f),
-            Prefetch::Stream(stream) => stream.fmt(f),
+        let separator = match &self.pattern {
+            Pattern::NextLine => f.write_str(next_line::NAME).map(|()| ':'),
+            Pattern::AdjacentLine => f.write_str(adjacent_line::NAME).map(|()| ':'),
+            Pattern::UpDown => f.write_str(up_down::NAME).map(|()| ':'),
+            Pattern::Stride(stride) => stride.fmt(f).map(|()| ','),
+            Pattern::Stream(stream) => stream.fmt(f).map(|()| ','),
+        }?;
+        match self.accuracy {
+            0 => Ok(()),
+            least => write!(f, "{separator}{}={least}", ACCURACY.name),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::accurate::ACCURACY;
+
 /// Parameter of a prefetcher: a whole number from 1 on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameter {
@@ -57,6 +59,15 @@ pub enum UnknownPrefetcher {
     },
 }
 
+/// Takes the values of one parameter out of a text as [`read`] reads it. Returns them and the others; `None` where there are none.
+pub(super) fn apart(text: &str, parameter: &str) -> (Option<String>, Option<String>) {
+    let (of_it, others): (Vec<&str>, Vec<&str>) = text
+        .split(',')
+        .partition(|item| item.split('=').next() == Some(parameter));
+    let join = |items: Vec<&str>| (!items.is_empty()).then(|| items.join(","));
+    (join(of_it), join(others))
+}
+
 /// Reads the values of a prefetcher's parameters from a text as `name=value,name=value`. `None`: there is no text.
 pub(super) fn read<const N: usize>(
     prefetcher: &str,
@@ -101,14 +112,9 @@ fn value_up_to(most: u32, text: &str) -> Option<u32> {
 
 /// Returns the names of parameters as a list in a sentence.
 fn known(parameters: &[Parameter]) -> String {
-    match parameters {
-        [] => "none".to_owned(),
-        _ => parameters
-            .iter()
-            .map(|parameter| parameter.name)
-            .collect::<Vec<_>>()
-            .join(", "),
-    }
+    let all = parameters.iter().chain([&ACCURACY]);
+    let names: Vec<&str> = all.map(|parameter| parameter.name).collect();
+    names.join(", ")
 }
 
 /// The parameter `pages`: the pages of 4 KiB that a prefetcher reaches, the accessed one included.
@@ -216,15 +222,15 @@ mod tests {
             assert_eq!(
                 refusal(text),
                 format!(
-                    "the prefetcher stride has no parameter \"{parameter}\"; its parameters: entries, distance, degree, pages"
+                    "the prefetcher stride has no parameter \"{parameter}\"; its parameters: entries, distance, degree, pages, accuracy"
                 )
             );
         }
         assert_eq!(
             refusal("next-line:degree=2"),
-            "the prefetcher next-line has no parameter \"degree\"; its parameters: none"
+            "the prefetcher next-line has no parameter \"degree\"; its parameters: accuracy"
         );
-        assert!(refusal("adjacent-line:").ends_with("its parameters: none"));
+        assert!(refusal("adjacent-line:").ends_with("its parameters: accuracy"));
         assert_eq!(
             refusal("stream:train=1,train=1"),
             "the prefetcher stream has its parameter train twice; leave one out"
@@ -243,6 +249,8 @@ mod tests {
             ("stream", "train", 16),
             ("stride", "pages", 512),
             ("stream", "pages", 512),
+            ("stream", "accuracy", 100),
+            ("up-down", "accuracy", 100),
         ] {
             let above = (most + 1).to_string();
             let wrong = [
@@ -284,6 +292,8 @@ mod tests {
                 format!("stride:entries={entries},distance={distance},degree={degree}"),
                 format!("stream:streams={entries},distance={distance},degree={degree},train={train}"),
                 format!("stride:entries={entries},distance={distance},degree={degree},pages={pages}"),
+                format!("stride:entries={entries},distance={distance},degree={degree},accuracy={degree}"),
+                format!("next-line:accuracy={degree}"),
                 format!("stream:streams={entries},distance={distance},degree={degree},train={train},pages={pages}"),
             ] {
                 let prefetch: Prefetch = text.parse().unwrap();
