@@ -235,6 +235,21 @@ pub fn measure(
     Ok(parts.measured)
 }
 
+/// Runs a guest as [`measure`] does. Returns the time of each wanted part.
+pub fn run_warm(
+    guest: &Guest,
+    model: &dyn Fn() -> Result<Box<dyn MemoryModel>, String>,
+    core: Option<&dyn Fn() -> Box<dyn CoreModel>>,
+) -> Result<Session, Failure> {
+    let mut parts = Warm {
+        from: From::FirstMark,
+        make: model,
+        core,
+        measured: BTreeMap::new(),
+    };
+    boot(guest, Engine::Translator, 1, &mut parts, &mut |_, _| {})
+}
+
 fn boot(
     guest: &Guest,
     engine: Engine,

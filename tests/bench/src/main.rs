@@ -78,6 +78,8 @@ enum What {
     Window(Options),
     /// Windows that attribute costs to code, beside windows that do not.
     Attribution(Options),
+    /// Windows on a described node with its core, beside windows without the core.
+    Timed(Options),
     /// Debian's hpcc, with nothing attached and with models attached.
     Hpcc(Options),
     /// Booting, beside QEMU's TCG.
@@ -180,6 +182,7 @@ fn main() -> ExitCode {
         What::Functional(options) => programs::functional(&options),
         What::Window(options) => programs::window(&options),
         What::Attribution(options) => programs::attribution(&options),
+        What::Timed(options) => programs::timed(&options),
         What::Hpcc(options) => programs::hpcc(&options),
         What::Boot(options) => boot::boot(&options),
         What::Snapshot(options) => snapshot::snapshot(&options),

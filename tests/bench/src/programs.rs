@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use crate::comparison::{Column, Comparison};
 use crate::engine::{self, Attached, Engine};
-use crate::guest::Marks;
+use crate::guest::{Guest, Marks};
+use crate::node::DescribedNode;
+use crate::session::Session;
 use crate::workload::{Length, Workload};
 use crate::{Failure, Options, host, tcg};
 
@@ -29,24 +31,58 @@ pub fn window(options: &Options) -> Result<Value, Failure> {
 /// Measures the kernels with models attached and costs attributed to code, compared with models without attribution. Both use the
 /// translator.
 pub fn attribution(options: &Options) -> Result<Value, Failure> {
+    let run = |guest: &Guest, attached| engine::run(guest, Engine::Translator, attached);
+    compare_windows(
+        options,
+        "attribution",
+        Length::Times(1),
+        ("unattributed", &|guest| run(guest, Attached::CachesAndNuma)),
+        ("attributed", &|guest| run(guest, Attached::Attributed)),
+    )
+}
+
+/// Measures the kernels in windows on the node `zen4`, compared with windows on this node without its core.
+pub fn timed(options: &Options) -> Result<Value, Failure> {
+    let node = DescribedNode::named("zen4")?;
+    let (memory, core) = (|| node.memory(), || node.core_model());
+    compare_windows(
+        options,
+        "timed",
+        Length::Times(4),
+        ("published", &|guest| engine::run_warm(guest, &memory, None)),
+        ("timed", &|guest| {
+            engine::run_warm(guest, &memory, Some(&core))
+        }),
+    )
+}
+
+/// A kind of windows: its name, and what runs a guest with them.
+type Windows<'a> = (&'a str, &'a dyn Fn(&Guest) -> Result<Session, Failure>);
+
+/// Measures the kernels in two kinds of windows, the first as the peer of the second.
+fn compare_windows(
+    options: &Options,
+    name: &'static str,
+    length: Length,
+    (peer_name, run_peer): Windows<'_>,
+    (here_name, run_here): Windows<'_>,
+) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
-    let workload = Workload::kernels(folder.path(), &options.kernels, Length::Times(1))?;
+    let workload = Workload::kernels(folder.path(), &options.kernels, length)?;
     let guest = workload.guest(&options.image()?, "", Marks::Hypercall)?;
-    let mut comparison = Comparison {
-        name: "attribution",
-        rows: workload.rows.clone(),
-        native: None,
-        peer: Some(Column::new("unattributed")),
-        engines: vec![Column::new("attributed")],
-    };
+    let (mut peer, mut here) = (Column::new(peer_name), Column::new(here_name));
     for round in 1..=options.rounds.max(1) {
         options.say(&format!("round {round} of {}", options.rounds.max(1)));
-        let run = |attached| engine::run(&guest, Engine::Translator, attached);
-        if let Some(peer) = &mut comparison.peer {
-            peer.add(run(Attached::CachesAndNuma)?);
-        }
-        comparison.engines[0].add(run(Attached::Attributed)?);
+        peer.add(run_peer(&guest)?);
+        here.add(run_here(&guest)?);
     }
+    let comparison = Comparison {
+        name,
+        rows: workload.rows.clone(),
+        native: None,
+        peer: Some(peer),
+        engines: vec![here],
+    };
     options.say(&comparison.table());
     let mut line = comparison.json();
     line.insert("rounds".into(), options.rounds.max(1).into());

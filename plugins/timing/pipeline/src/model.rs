@@ -24,6 +24,10 @@ const TRAINING: u64 = 30_000;
 const FIRST_APART: u64 = 20_000;
 const DOUBLE_AFTER: u64 = 4;
 const MOST_APART: u64 = 4_000_000;
+/// The same while the mean of the last [`REMEMBERED`] recordings has a standard error of 1/64 at most.
+const MOST_APART_STEADY: u64 = 32_000_000;
+const STEADY: i128 = 64;
+const REMEMBERED: usize = 16;
 /// Recordings from which the cycles per instruction of the next ones are taken.
 const RECENT: usize = 4;
 /// Cycles per instruction before the first recording, in 1/65536: half a cycle.
@@ -90,7 +94,7 @@ impl VcpuState {
     /// Remembers how long instructions took that did not wait for answers.
     fn note(&mut self, instructions: u64, cycles: i64) {
         self.recent.push_back((instructions, cycles));
-        if self.recent.len() > RECENT {
+        if self.recent.len() > REMEMBERED {
             self.recent.pop_front();
         }
     }
@@ -98,17 +102,35 @@ impl VcpuState {
     /// Returns the cycles of an instruction that does not wait for answers, in 1/65536, by the last recordings.
     fn cpi_65536(&self) -> u32 {
         let sum = |a: (u64, i64), b: &(u64, i64)| (a.0 + b.0, a.1 + b.1);
-        let (instructions, cycles) = self.recent.iter().fold((0, 0), sum);
+        let last = self.recent.iter().rev().take(RECENT);
+        let (instructions, cycles) = last.fold((0, 0), sum);
         match i64::try_from(instructions) {
             Ok(instructions @ 1..) => ((cycles << 16) / instructions).clamp(1, 1 << 24) as u32,
             _ => FIRST_CPI_65536,
         }
     }
 
+    /// Returns whether the last recordings agree so well that fewer will do.
+    fn is_steady(&self) -> bool {
+        let cpi = |&(instructions, cycles): &(u64, i64)| {
+            i128::from(cycles << 16).checked_div(instructions.into())
+        };
+        let all = || self.recent.iter().filter_map(cpi);
+        let (sum, squares): (i128, i128) = (all().sum(), all().map(|cpi| cpi * cpi).sum());
+        let n = self.recent.len() as i128;
+        // The variance of the mean is (n * squares - sum^2) / (n^3 - n^2).
+        n == REMEMBERED as i128
+            && (n * squares - sum * sum) * STEADY * STEADY <= (n - 1) * sum * sum
+    }
+
     /// Returns when the next recording begins.
     fn plan(&mut self) -> RecordingPlan {
         if self.recordings > 0 && self.recordings.is_multiple_of(DOUBLE_AFTER) {
-            self.apart = MOST_APART.min(2 * self.apart);
+            let most = match self.is_steady() {
+                true => MOST_APART_STEADY,
+                false => MOST_APART,
+            };
+            self.apart = most.min(2 * self.apart);
         }
         self.recordings += 1;
         let training = TRAINING.min(self.apart.saturating_sub(FILLING + COUNTED));
@@ -189,7 +211,7 @@ impl PipelineModel {
             // A window that closes early has cut the recording.
             return;
         };
-        follow_wrong_paths(&mut events, first);
+        follow_wrong_paths(recording, &decoded, &mut events, first);
         let events = &events[first..];
         let numbers: Vec<u32> = recording.steps[recording.steps.len() - timed..]
             .iter()
@@ -289,13 +311,26 @@ fn events<'a>(
 }
 
 /// Finds where the wrong way behind each branch that was predicted wrongly meets the right way, for the instructions from index `first` on.
-fn follow_wrong_paths(events: &mut [Event<'_>], first: usize) {
+fn follow_wrong_paths<'a>(
+    recording: &Recording,
+    decoded: &'a [Arc<DecodedBlock>],
+    events: &mut [Event<'a>],
+    first: usize,
+) {
+    if !events[first..].iter().any(|event| event.mispredicted) {
+        return;
+    }
     let mut code = Code::default();
+    for (block, decoded) in recording.blocks.iter().zip(decoded) {
+        for (offset, instruction) in decoded.offsets.iter().zip(&decoded.instructions) {
+            code.add(block.address.wrapping_add((*offset).into()), instruction);
+        }
+    }
     for at in 0..events.len() {
         if at >= first && events[at].mispredicted {
             events[at].wrong_path = code.wrong_path(&events[at], &events[at + 1..]);
         }
-        code.add(&events[at]);
+        code.note(&events[at]);
     }
 }
 

@@ -58,9 +58,13 @@ pub(crate) struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// Adds an instruction that was executed.
-    pub(crate) fn add(&mut self, event: &Event<'a>) {
-        self.instructions.insert(event.address, event.instruction);
+    /// Adds an instruction.
+    pub(crate) fn add(&mut self, address: u64, instruction: &'a Instruction) {
+        self.instructions.insert(address, instruction);
+    }
+
+    /// Notes where a branch went.
+    pub(crate) fn note(&mut self, event: &Event<'_>) {
         if event.instruction.flow == Flow::Conditional {
             self.taken.insert(event.address, event.taken);
         }

@@ -36,7 +36,8 @@ fn conditional_body() -> Vec<Instruction> {
 fn code<'a>(executed: &[Event<'a>]) -> Code<'a> {
     let mut code = Code::default();
     for event in executed {
-        code.add(event);
+        code.add(event.address, event.instruction);
+        code.note(event);
     }
     code
 }
