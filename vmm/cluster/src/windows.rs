@@ -314,7 +314,8 @@ impl<'a> Windows<'a> {
             });
             let model = build_model(&spec.models, &places, &ranges, self.config.topology.tsc_hz)?;
             let samples = spec.attribution.then_some(samples);
-            let core = build_core_model(&spec.models)?.filter(|_| spec.attribution);
+            let core = build_core_model(&spec.models, spec.sampling.is_some())?;
+            let core = core.filter(|_| spec.attribution);
             executor.with_node(n, |n| {
                 if let Some(core) = core {
                     n.model_core(core);

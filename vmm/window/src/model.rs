@@ -111,8 +111,11 @@ pub fn build_model(
     }
 }
 
-/// Returns the model of the core for one node; `None` if the window has none, or has no caches.
-pub fn build_core_model(spec: &ModelSpec) -> Result<Option<Box<dyn CoreModel>>, ModelError> {
+/// Returns the model of the core for one node; `None` if the window has none, or has no caches. `sampled`: models are attached in intervals.
+pub fn build_core_model(
+    spec: &ModelSpec,
+    sampled: bool,
+) -> Result<Option<Box<dyn CoreModel>>, ModelError> {
     let (Some(core), Some(caches)) = (&spec.core, &spec.caches) else {
         return Ok(None);
     };
@@ -123,7 +126,11 @@ pub fn build_core_model(spec: &ModelSpec) -> Result<Option<Box<dyn CoreModel>>, 
         Some(MemorySpec::Numa { latency, .. }) => latency.local_and_remote(),
     };
     let beyond = caches.beyond_first_level(local, remote);
-    Ok(Some(Box::new(PipelineModel::new(&core, beyond))))
+    let model = PipelineModel::new(&core, beyond);
+    Ok(Some(Box::new(match sampled {
+        true => model.for_intervals(),
+        false => model,
+    })))
 }
 
 /// Empty model: the engine counts references, none of them causes a stall, and the engine's L0 filter cache may answer all of them.

@@ -67,13 +67,15 @@ struct VcpuState {
     tlb: DataTlb,
     walker: Walker,
     apart: u64,
+    /// Most instructions between the beginnings of recordings while the last ones agree.
+    most_apart_steady: u64,
     recordings: u64,
     /// Instructions of the last recordings, and the cycles in which they did not wait for answers.
     recent: VecDeque<(u64, i64)>,
 }
 
 impl VcpuState {
-    fn new(core: &Core) -> Self {
+    fn new(core: &Core, most_apart_steady: u64) -> Self {
         let tlb = TlbConfig {
             first_entries: core.tlb.first_entries,
             first_ways: core.tlb.first_ways,
@@ -86,6 +88,7 @@ impl VcpuState {
             tlb: DataTlb::new(&tlb),
             walker: Walker::new(&tlb),
             apart: FIRST_APART,
+            most_apart_steady,
             recordings: 0,
             recent: VecDeque::new(),
         }
@@ -127,7 +130,7 @@ impl VcpuState {
     fn plan(&mut self) -> RecordingPlan {
         if self.recordings > 0 && self.recordings.is_multiple_of(DOUBLE_AFTER) {
             let most = match self.is_steady() {
-                true => MOST_APART_STEADY,
+                true => self.most_apart_steady,
                 false => MOST_APART,
             };
             self.apart = most.min(2 * self.apart);
@@ -147,6 +150,7 @@ impl VcpuState {
 pub struct PipelineModel {
     core: Core,
     parameters: Parameters,
+    most_apart_steady: u64,
     vcpus: HashMap<u16, VcpuState>,
     blocks: HashMap<(u64, u8, Vec<u8>), Arc<DecodedBlock>>,
     learned: Learned,
@@ -165,6 +169,7 @@ impl PipelineModel {
         Self {
             parameters: Parameters::new(core, beyond),
             core: core.clone(),
+            most_apart_steady: MOST_APART_STEADY,
             vcpus: HashMap::new(),
             blocks: HashMap::new(),
             learned: Learned::default(),
@@ -172,6 +177,14 @@ impl PipelineModel {
             exposed: Vec::new(),
             exposed_anywhere: [None; SOURCES],
             rest: 0,
+        }
+    }
+
+    /// Records steady code as often as any other: for windows whose models are attached in intervals, so that instructions are few.
+    pub fn for_intervals(self) -> Self {
+        Self {
+            most_apart_steady: MOST_APART,
+            ..self
         }
     }
 
@@ -366,7 +379,8 @@ static UNKNOWN: Instruction = Instruction {
 impl CoreModel for PipelineModel {
     fn recorded(&mut self, vcpu: u16, recording: &Recording) -> Option<RecordingPlan> {
         if !self.vcpus.contains_key(&vcpu) {
-            self.vcpus.insert(vcpu, VcpuState::new(&self.core));
+            self.vcpus
+                .insert(vcpu, VcpuState::new(&self.core, self.most_apart_steady));
         }
         if !recording.steps.is_empty() {
             self.time(vcpu, recording);
