@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -56,6 +57,9 @@ pub enum Command {
     Worker(Worker),
     /// Print the report of results, complete or not.
     Report(Report),
+    /// Say what costs a traced MPI program its time, where, and what the removal of each cause saves (guide: The verdict).
+    #[command(after_help = EXIT_CODES)]
+    Verdict(Verdict),
     /// Print the results of two runs side by side, with the differences (guide: report.json).
     Compare(Compare),
     /// Write the code that ran in a window: tables, a flame graph, or a profile for other tools (guide: Results and formats).
@@ -259,6 +263,39 @@ pub struct Report {
     /// Source of the measured CPI, such as "perf stat on a Xeon E5-2690".
     #[arg(long, value_name = "TEXT", requires = "core_cpi")]
     pub cpi_source: Option<String>,
+}
+
+/// `nodescope verdict`.
+#[derive(Debug, clap::Args)]
+pub struct Verdict {
+    /// Folder of the results, or the file of the trace.
+    pub results: PathBuf,
+    /// The MPI program, by its number in the report, in a trace of several.
+    #[arg(long, value_name = "N")]
+    pub program: Option<usize>,
+    /// Print the verdict as JSON in place of text.
+    #[arg(long)]
+    pub json: bool,
+    /// End with exit code 1 if the removal of a cause saves so much of the time, such as "5%".
+    #[arg(long, value_name = "SHARE")]
+    pub fail_if_gain: Option<Share>,
+}
+
+/// A share of something: a number with a percent sign.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Share, String> {
+        let number = text.trim().strip_suffix('%').map(str::trim_end);
+        let percent = number.and_then(|number| number.parse::<f64>().ok());
+        match percent.filter(|percent| (0.0..=100.0).contains(percent)) {
+            Some(percent) => Ok(Share(percent / 100.0)),
+            None => Err("write a share from 0% to 100%, such as 5%".into()),
+        }
+    }
 }
 
 /// `nodescope compare`.

@@ -36,6 +36,7 @@ mod slurm;
 mod snapshot;
 mod terminal;
 mod trace;
+mod verdict;
 mod worker;
 
 use clap::{CommandFactory, Parser};
@@ -73,6 +74,7 @@ pub fn run() -> std::process::ExitCode {
         Command::Slurm(slurm) => slurm::slurm(slurm, &args),
         Command::Worker(args) => worker::worker(args),
         Command::Report(report) => report::report(report),
+        Command::Verdict(args) => verdict::verdict(args),
         Command::Compare(args) => compare::compare(args),
         Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),

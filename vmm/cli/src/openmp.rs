@@ -224,18 +224,27 @@ pub fn most_threads(results: &Path, ranks: u32) -> Option<u32> {
     of_ranks.map(|record| record.peak.max(1)).max()
 }
 
+fn analyse(results: &Path) -> Result<Analysis, Failure> {
+    let results = [results.to_path_buf()];
+    let (records, mut notes) = read(&results)?;
+    let options = Options {
+        mpi: mpi_time(&results)?,
+        ..Options::default()
+    };
+    let mut analysis = Analysis::new(records, &options, &mut locator(&[], &results));
+    analysis.notes.append(&mut notes);
+    Ok(analysis)
+}
+
+/// Returns the analysis of a run's records; `None` without records that can be read.
+pub fn analysis(results: &Path) -> Option<Analysis> {
+    analyse(results).ok().filter(|_| has_records(results))
+}
+
 /// Returns the OpenMP section of a report's page; `None` without records. Where records cannot be shown, the section contains the reason.
 pub fn section(results: &Path) -> Option<PageSection> {
     let section_markup = || {
-        let results = [results.to_path_buf()];
-        let (records, mut notes) = read(&results)?;
-        let options = Options {
-            mpi: mpi_time(&results)?,
-            ..Options::default()
-        };
-        let mut analysis = Analysis::new(records, &options, &mut locator(&[], &results));
-        analysis.notes.append(&mut notes);
-        let markup = analysis.section();
+        let markup = analyse(results)?.section();
         markup.map_err(|error| Failure::of(Exit::Host, &error))
     };
     let markup = match records_of(results) {

@@ -204,7 +204,7 @@ fn parts(touched: u64, size: u32) -> Vec<(u32, u32)> {
 
 impl ContendedLine {
     /// Returns the line's variable and the part of it, or else the line's address.
-    pub(crate) fn data(&self) -> String {
+    pub fn data(&self) -> String {
         match &self.variable {
             Some(LineVariable { name, offset, .. }) => match offset {
                 ..=0 => name.clone(),
@@ -225,7 +225,7 @@ impl ContendedLine {
 
 impl ContendedPlace {
     /// Returns the source line, or else nothing.
-    pub(crate) fn source(&self) -> String {
+    pub fn source(&self) -> String {
         match (&self.file, self.line) {
             (Some(file), Some(line)) => {
                 let file = file.rsplit('/').next().unwrap_or(file);

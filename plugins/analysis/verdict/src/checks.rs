@@ -1,0 +1,256 @@
+//! The checks: what may cost time in a program, and how each is remedied.
+
+use std::collections::BTreeMap;
+
+use nodescope_loop_tree::sequence::Entry;
+use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Sequences};
+use nodescope_predict::{Outcome, WaitKind};
+
+use crate::cause::Kind;
+use crate::edit::{Call, Edit, MILLION, State, Stretch, call, stretches};
+
+/// Most candidates of a check.
+const MOST: usize = 6;
+/// Least part of the run's time that a rank computes longer than the mean, or less than another, for a candidate.
+const LEAST_EXCESS: u64 = 100;
+/// A computation is of one rank alone if the mean of the others is below this part of its time.
+const ALONE: u64 = 10;
+/// Least number of messages in a row that may be joined.
+const ROW: usize = 4;
+
+/// Something that may cost time.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) kind: Kind,
+    pub(crate) subject: Subject,
+    pub(crate) edit: Edit,
+}
+
+/// What a candidate is about.
+#[derive(Clone, Debug)]
+pub(crate) enum Subject {
+    /// A computation of a rank: its time and instructions, and the means of all other ranks.
+    Computation {
+        stretch: Stretch,
+        rank: u32,
+        own: (u64, u64),
+        others: (u64, u64),
+    },
+    /// A call, executed so many times by all ranks together.
+    Call { call: Call, count: u64 },
+    /// The call that waits longest for messages.
+    Messages(Option<Call>),
+}
+
+/// Returns the candidates of all checks. `outcome` is the state's replay.
+pub(crate) fn all(state: &State, outcome: &Outcome) -> Vec<Candidate> {
+    let mut found = imbalance(&state.sequences, outcome.time);
+    found.extend(collectives(&state.sequences));
+    found.extend(short_messages(state));
+    found.extend(late_receiver(&state.sequences, outcome));
+    let path = outcome.critical_path.as_ref();
+    let name = path.and_then(|path| path.calls.first());
+    let longest = name.and_then(|(name, _)| find_call(&state.sequences, name));
+    let messages = |kind, edit| Candidate {
+        kind,
+        subject: Subject::Messages(longest),
+        edit,
+    };
+    found.push(messages(Kind::Latency, Edit::NoLatency));
+    found.push(messages(Kind::Bandwidth, Edit::NoBytes));
+    found
+}
+
+/// Returns the call that the interpreter names so.
+fn find_call(sequences: &Sequences, name: &str) -> Option<Call> {
+    let mut entries = sequences.ranks.iter().flat_map(|rank| &rank.entries);
+    let found = entries.find(|e| format!("{} at {}", e.op.function, e.op.site) == name);
+    found.map(call)
+}
+
+/// Computations that take different times on different ranks.
+fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
+    let ranks = sequences.ranks.len();
+    let mut sums: BTreeMap<Stretch, BTreeMap<usize, (u64, u64)>> = BTreeMap::new();
+    for (number, rank) in sequences.ranks.iter().enumerate() {
+        for (stretch, entry) in stretches(&rank.entries) {
+            let of_rank = sums.entry(stretch).or_default().entry(number).or_default();
+            of_rank.0 += entry.burst.time;
+            of_rank.1 += entry.burst.instructions;
+        }
+    }
+    let mut found: Vec<(u64, Candidate)> = Vec::new();
+    for (stretch, sums) in sums {
+        // What half of the ranks do has a counterpart in what the others do.
+        if ranks < 2 || (sums.len() < ranks && sums.len() * 4 > ranks) {
+            continue;
+        }
+        let all: u64 = sums.values().map(|sum| sum.0).sum();
+        let instructions: u64 = sums.values().map(|sum| sum.1).sum();
+        let Some((&rank, &own)) = sums.iter().max_by_key(|(_, sum)| sum.0) else {
+            continue;
+        };
+        let mean = all / ranks as u64;
+        let others = ranks as u64 - 1;
+        let others = ((all - own.0) / others, (instructions - own.1) / others);
+        if (own.0 - mean).saturating_mul(LEAST_EXCESS) < time {
+            continue;
+        }
+        let parts = |sum: u64| (u128::from(mean) * u128::from(MILLION)).checked_div(sum.into());
+        let parts = (sums.iter()).filter_map(|(rank, sum)| Some((*rank, parts(sum.0)? as u64)));
+        let candidate = Candidate {
+            kind: match others.0 * ALONE < own.0 {
+                true => Kind::SerialRank,
+                false => Kind::Imbalance,
+            },
+            subject: Subject::Computation {
+                stretch,
+                rank: rank as u32,
+                own,
+                others,
+            },
+            edit: Edit::Scale(stretch, parts.collect()),
+        };
+        found.push((own.0 - mean, candidate));
+    }
+    found.sort_by_key(|(excess, _)| u64::MAX - excess);
+    found.truncate(MOST);
+    found.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+/// Collective operations that could be left out.
+fn collectives(sequences: &Sequences) -> Vec<Candidate> {
+    let mut counts: BTreeMap<(Call, CollectiveKind), u64> = BTreeMap::new();
+    for entry in sequences.ranks.iter().flat_map(|rank| &rank.entries) {
+        if let Action::Collective(of) = &entry.op.action
+            && of.request.is_none()
+            && of.kind != CollectiveKind::Create
+        {
+            *counts.entry((call(entry), of.kind)).or_default() += 1;
+        }
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| u64::MAX - count);
+    counts.truncate(MOST);
+    let candidate = |((call, kind), count)| Candidate {
+        kind: match kind {
+            CollectiveKind::Barrier => Kind::Barrier,
+            _ => Kind::Collective,
+        },
+        subject: Subject::Call { call, count },
+        edit: Edit::Without(call),
+    };
+    counts.into_iter().map(candidate).collect()
+}
+
+/// A message's sender, receiver and tag.
+type Route = (u32, u32, u32);
+
+/// Rows of messages of one call: the rank, the index of each entry, and the bytes.
+type Rows = BTreeMap<Route, Vec<(usize, Vec<usize>, Vec<u64>)>>;
+
+/// Returns the route and the bytes of a blocking send, or of a blocking receive.
+fn message(rank: usize, entry: &Entry, sends: bool) -> Option<(Route, u64)> {
+    match &entry.op.action {
+        Action::Send {
+            to: PeerRef::Absolute(to),
+            tag,
+            bytes,
+            request: None,
+            ..
+        } if sends => Some(((rank as u32, *to, *tag), *bytes)),
+        Action::Receive {
+            from,
+            tag: Some(tag),
+            room,
+            request: None,
+        } if !sends => match from.peer()? {
+            PeerRef::Absolute(from) => Some(((from, rank as u32, *tag), *room)),
+            PeerRef::Relative(_) => None,
+        },
+        _ => None,
+    }
+}
+
+/// Returns the rows of blocking sends, or receives, of one route without another call between.
+fn rows(sequences: &Sequences, sends: bool) -> Rows {
+    let mut rows = Rows::new();
+    for (number, rank) in sequences.ranks.iter().enumerate() {
+        let mut last: Option<(Call, Route)> = None;
+        for (index, entry) in rank.entries.iter().enumerate() {
+            let Some((route, bytes)) = message(number, entry, sends) else {
+                last = None;
+                continue;
+            };
+            let of_route = rows.entry(route).or_default();
+            match of_route.last_mut() {
+                Some(row) if last == Some((call(entry), route)) => {
+                    row.1.push(index);
+                    row.2.push(bytes);
+                }
+                _ => of_route.push((number, vec![index], vec![bytes])),
+            }
+            last = Some((call(entry), route));
+        }
+    }
+    rows
+}
+
+/// Messages in a row that could be one. Both ends have the same rows, so that the joined messages match.
+fn short_messages(state: &State) -> Option<Candidate> {
+    let sequences = &state.sequences;
+    let (sends, receives) = (rows(sequences, true), rows(sequences, false));
+    let network = &state.cluster.network;
+    // The size at which latency and transfer take equally long.
+    let short = match network.per_byte > 0.0 {
+        true => (network.latency as f64 / network.per_byte) as u64,
+        false => u64::MAX,
+    };
+    let mut changes = BTreeMap::new();
+    let mut counts: BTreeMap<Call, u64> = BTreeMap::new();
+    for (route, sent) in &sends {
+        let Some(received) = receives.get(route) else {
+            continue;
+        };
+        let lengths = |rows: &[(usize, Vec<usize>, Vec<u64>)]| -> Vec<usize> {
+            rows.iter().map(|row| row.1.len()).collect()
+        };
+        if lengths(sent) != lengths(received) {
+            continue;
+        }
+        for (sent, received) in sent.iter().zip(received) {
+            let (rank, indices, bytes) = sent;
+            let all: u64 = bytes.iter().sum();
+            if indices.len() < ROW || bytes.iter().any(|bytes| *bytes > short) {
+                continue;
+            }
+            let at = call(&sequences.ranks[*rank].entries[indices[0]]);
+            *counts.entry(at).or_default() += indices.len() as u64;
+            for (rank, indices, _) in [sent, received] {
+                let each = indices.iter().enumerate();
+                changes.extend(each.map(|(n, index)| ((*rank, *index), (n == 0).then_some(all))));
+            }
+        }
+    }
+    let (call, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    Some(Candidate {
+        kind: Kind::ShortMessages,
+        subject: Subject::Call { call, count },
+        edit: Edit::Join(changes),
+    })
+}
+
+/// Large messages whose senders wait for their receivers.
+fn late_receiver(sequences: &Sequences, outcome: &Outcome) -> Option<Candidate> {
+    let mut waits = outcome.waits.iter();
+    let wait = waits.find(|wait| wait.kind == WaitKind::LateReceiver)?;
+    let call = find_call(sequences, &wait.because_of)?;
+    Some(Candidate {
+        kind: Kind::LateReceiver,
+        subject: Subject::Call {
+            call,
+            count: wait.count,
+        },
+        edit: Edit::NoRendezvous,
+    })
+}

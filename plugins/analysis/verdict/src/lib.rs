@@ -1,0 +1,22 @@
+//! The verdict on a run: what costs its time, where, and what the removal of each cause would save.
+//!
+//! A traced program is replayed on its own cluster with one thing changed: a computation that is shared evenly, a call that is left out, a
+//! network that costs nothing. The difference of the times is the gain ([`Class::Replayed`]). Causes are found one after the other: the
+//! best remedy is applied, and the others are asked again.
+//!
+//! - [`cause`]: causes, their places and the verdict.
+//! - [`replay`]: the program on its own cluster, fitted to the traced time.
+//! - `checks`: the checks, each a list of candidates of remedies.
+//! - `text`: the verdict as text.
+
+pub mod cause;
+pub mod replay;
+
+mod checks;
+mod edit;
+mod text;
+mod verdict;
+
+pub use cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
+pub use replay::Link;
+pub use verdict::{Error, Names, verdict};

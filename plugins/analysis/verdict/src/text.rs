@@ -1,0 +1,185 @@
+//! The verdict as text.
+
+use std::fmt::Write as _;
+
+use crate::cause::{Cause, Class, Kind, Place, Verdict};
+use crate::checks::{Candidate, Subject};
+use crate::edit::{Call, Stretch};
+use crate::verdict::Names;
+
+fn at((site, function): Call, names: Names<'_>) -> String {
+    match names(site) {
+        Some(name) => format!("{function} in {name}"),
+        None => format!("{function} at {site}"),
+    }
+}
+
+fn between(stretch: Stretch, names: Names<'_>) -> String {
+    match stretch {
+        (None, behind) => format!("the code before {}", at(behind, names)),
+        (Some(before), behind) if before == behind => {
+            format!("the code between two calls of {}", at(behind, names))
+        }
+        (Some(before), behind) => format!(
+            "the code between {} and {}",
+            at(before, names),
+            at(behind, names)
+        ),
+    }
+}
+
+/// Returns where a candidate is.
+pub(crate) fn place(subject: &Subject, names: Names<'_>) -> Place {
+    match subject {
+        Subject::Computation { stretch, rank, .. } => Place {
+            text: between(*stretch, names),
+            rank: Some(*rank),
+        },
+        Subject::Call { call, .. } | Subject::Messages(Some(call)) => Place {
+            text: at(*call, names),
+            rank: None,
+        },
+        Subject::Messages(None) => Place {
+            text: "all messages".into(),
+            rank: None,
+        },
+    }
+}
+
+/// Returns a sentence on what happens.
+pub(crate) fn what(candidate: &Candidate, names: Names<'_>) -> String {
+    let place = place(&candidate.subject, names).text;
+    match (&candidate.subject, candidate.kind) {
+        (Subject::Computation { rank, own, .. }, Kind::SerialRank) => format!(
+            "Rank {rank} alone computes for {} in {place}; the others wait.",
+            seconds(own.0)
+        ),
+        (
+            Subject::Computation {
+                rank, own, others, ..
+            },
+            _,
+        ) => format!(
+            "Rank {rank} computes {:.2} times as long as the others in {place}, with {}.",
+            own.0 as f64 / others.0.max(1) as f64,
+            work(own.1, others.1)
+        ),
+        (Subject::Call { count, .. }, Kind::Barrier) => {
+            format!("{place} ({count} calls) makes ranks wait that nothing else makes wait.")
+        }
+        (Subject::Call { count, .. }, Kind::ShortMessages) => {
+            format!("{place} sends {count} short messages in rows that could be one message each.")
+        }
+        (Subject::Call { count, .. }, Kind::LateReceiver) => {
+            format!("Large messages wait {count} times for their receives, mostly {place}.")
+        }
+        (Subject::Call { count, .. }, _) => {
+            format!("{place} ({count} calls) takes time on all ranks.")
+        }
+        (Subject::Messages(_), Kind::Bandwidth) => {
+            format!("The bytes of messages take time, most of it in {place}.")
+        }
+        (Subject::Messages(_), _) => {
+            format!("The latency of messages takes time, most of it in {place}.")
+        }
+    }
+}
+
+/// Says whether a computation has more instructions, or slower ones.
+fn work(own: u64, others: u64) -> String {
+    match (own, others) {
+        (0, _) | (_, 0) => "an unknown number of instructions".into(),
+        _ => format!("{:.2} times the instructions", own as f64 / others as f64),
+    }
+}
+
+/// Returns a sentence on what to try.
+pub(crate) fn remedy(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Imbalance => "Give ranks equal shares of the work.",
+        Kind::SerialRank => "Share the work between all ranks, or do it while the others compute.",
+        Kind::Barrier => "Leave the barrier out, if nothing outside of MPI needs it.",
+        Kind::Collective => "Call it less often or with less data, or use its non-blocking form.",
+        Kind::ShortMessages => "Join the messages.",
+        Kind::LateReceiver => "Post the receive before the computation (MPI_Irecv).",
+        Kind::Latency => "Send fewer messages, or messages that do not wait for each other.",
+        Kind::Bandwidth => "Send less data, or send it while ranks compute.",
+        Kind::MemoryBound => {
+            "Access data in the order in which it lies, in blocks that fit into the caches."
+        }
+        Kind::ContendedLine => {
+            "Give each thread lines of its own: pad the data to 64 bytes or more."
+        }
+        Kind::RemoteMemory => "Let each thread write first to the data that it uses.",
+        Kind::ThreadImbalance => "Try schedule(dynamic) or schedule(guided), or smaller chunks.",
+        Kind::SerialThread => "Share this code between threads.",
+    }
+}
+
+pub(crate) fn seconds(picoseconds: u64) -> String {
+    let seconds = picoseconds as f64 / 1e12;
+    match seconds {
+        1.0.. => format!("{seconds:.3} s"),
+        0.001.. => format!("{:.3} ms", 1e3 * seconds),
+        _ => format!("{:.1} us", 1e6 * seconds),
+    }
+}
+
+impl Cause {
+    fn class(&self) -> &'static str {
+        match self.class {
+            Class::Replayed => "replayed",
+            Class::Bound => "at most",
+        }
+    }
+}
+
+impl Verdict {
+    /// Returns the verdict as lines of text, each at most `width` characters long.
+    pub fn text(&self, width: usize) -> String {
+        let mut text = String::from("Verdict\n");
+        if self.causes.is_empty() {
+            text += "  No cause was found whose removal saves 2 % of the time.\n";
+        }
+        for (number, cause) in self.causes.iter().enumerate() {
+            let gain = format!(
+                "{:.0} % of {} saved, {}: {} {}",
+                100.0 * cause.gain,
+                seconds(self.traced_ps),
+                cause.class(),
+                cause.what,
+                cause.remedy
+            );
+            wrap(&mut text, &format!("  {}. ", number + 1), &gain, width);
+        }
+        if !self.ruled_out.is_empty() {
+            let each = self.ruled_out.iter();
+            let each = each.map(|out| format!("{} {:.1} %", out.kind.name(), 100.0 * out.gain));
+            let all = each.collect::<Vec<_>>().join(", ");
+            wrap(&mut text, "  ruled out: ", &all, width);
+        }
+        for said in &self.quality {
+            wrap(&mut text, "  data: ", said, width);
+        }
+        text
+    }
+}
+
+/// Adds words in lines of at most `width` characters; lines behind the first are indented as far as `begin` is long.
+fn wrap(text: &mut String, begin: &str, words: &str, width: usize) {
+    let mut line = begin.to_owned();
+    let mut empty = true;
+    for word in words.split_whitespace() {
+        if !empty && line.chars().count() + 1 + word.chars().count() > width {
+            let _ = writeln!(text, "{line}");
+            line = " ".repeat(begin.chars().count());
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line += word;
+        empty = false;
+    }
+    let _ = writeln!(text, "{line}");
+}

@@ -1,0 +1,154 @@
+//! The search for causes: the best remedy is applied, and all others are asked again.
+
+use std::collections::BTreeMap;
+
+use nodescope_loop_tree::{Sequences, Site};
+use nodescope_predict::FitError;
+
+use crate::cause::{Cause, Class, Kind, LEAST_GAIN, MOST_CAUSES, RuledOut, Verdict};
+use crate::checks::{Candidate, all};
+use crate::edit::State;
+use crate::replay::{Link, Replay, time_on};
+use crate::text::{place, remedy, seconds, what};
+
+/// The names of call sites: function, file and line as text; `None` for a site without a name.
+pub type Names<'a> = &'a dyn Fn(Site) -> Option<String>;
+
+/// Most entries of sequences, over which candidates are replayed.
+const MOST_ENTRIES: usize = 1_000_000;
+/// A cause that names its place comes before the network if it gains at least this part of what the network gains.
+const NAMED_FIRST: f64 = 0.8;
+
+/// Reason why there is no verdict.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The trace is too long.
+    #[error(
+        "the trace has {entries} calls, more than the {MOST_ENTRIES} of which causes are looked for; take a section of the run"
+    )]
+    TooLong {
+        /// Calls of all ranks.
+        entries: usize,
+    },
+    /// The replay came to no end.
+    #[error("the replay of the trace comes to no end; `nodescope predict` says why")]
+    NoEnd,
+    /// The program does not fit on its own cluster.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+}
+
+/// Finds the causes of lost time in a traced program.
+///
+/// # Errors
+///
+/// A trace that is too long, or cannot be replayed.
+pub fn verdict(sequences: &Sequences, link: Link, names: Names<'_>) -> Result<Verdict, Error> {
+    let entries = sequences.ranks.iter().map(|rank| rank.entries.len()).sum();
+    if entries > MOST_ENTRIES {
+        return Err(Error::TooLong { entries });
+    }
+    let traced = sequences.spans.iter().copied().max().unwrap_or(0);
+    let replay = Replay::fitted(sequences, link)?;
+    let mut state = State {
+        sequences: sequences.clone(),
+        cluster: replay.cluster,
+    };
+    let replayed = time_on(&state.cluster, &state.sequences)?;
+    if replayed == u64::MAX {
+        return Err(Error::NoEnd);
+    }
+    let mut causes = Vec::new();
+    let mut now = replayed;
+    let mut ruled_out = Vec::new();
+    while causes.len() < MOST_CAUSES {
+        let gains = gains(&state, now)?;
+        if causes.is_empty() {
+            ruled_out = without_gain(&gains, traced);
+        }
+        let Some((gain, candidate)) = best(gains) else {
+            break;
+        };
+        if (gain as f64) < LEAST_GAIN * traced as f64 {
+            break;
+        }
+        causes.push(Cause {
+            kind: candidate.kind,
+            class: Class::Replayed,
+            gain_ps: gain,
+            gain: gain as f64 / traced.max(1) as f64,
+            place: place(&candidate.subject, names),
+            what: what(&candidate, names),
+            remedy: remedy(candidate.kind).to_owned(),
+        });
+        state = candidate.edit.apply(&state);
+        now = now.saturating_sub(gain);
+    }
+    Ok(Verdict {
+        traced_ps: traced,
+        replayed_ps: replayed,
+        causes,
+        remedied_ps: now,
+        ruled_out,
+        start_up_ps: traced.saturating_sub(replayed),
+        quality: quality(sequences, traced, replayed),
+    })
+}
+
+/// Returns the gain of each candidate, picoseconds.
+fn gains(state: &State, now: u64) -> Result<Vec<(u64, Candidate)>, Error> {
+    let replay = Replay {
+        cluster: state.cluster.clone(),
+    };
+    let outcome = replay.outcome(&state.sequences)?;
+    let mut gains = Vec::new();
+    for candidate in all(state, &outcome) {
+        let changed = candidate.edit.apply(state);
+        let time = time_on(&changed.cluster, &changed.sequences)?;
+        gains.push((now.saturating_sub(time), candidate));
+    }
+    Ok(gains)
+}
+
+/// Returns the candidate with the largest gain. The network comes behind what names its place.
+fn best(gains: Vec<(u64, Candidate)>) -> Option<(u64, Candidate)> {
+    let of_network = |kind| matches!(kind, Kind::Latency | Kind::Bandwidth);
+    let weight = |(gain, candidate): &(u64, Candidate)| match of_network(candidate.kind) {
+        true => (*gain as f64 * NAMED_FIRST) as u64,
+        false => *gain,
+    };
+    gains.into_iter().max_by_key(weight)
+}
+
+fn without_gain(gains: &[(u64, Candidate)], traced: u64) -> Vec<RuledOut> {
+    let mut most: BTreeMap<Kind, u64> = Kind::OF_TRACE.into_iter().map(|kind| (kind, 0)).collect();
+    for (gain, candidate) in gains {
+        let most = most.entry(candidate.kind).or_default();
+        *most = (*most).max(*gain);
+    }
+    let share = |(kind, gain): (Kind, u64)| RuledOut {
+        kind,
+        gain: gain as f64 / traced.max(1) as f64,
+    };
+    let all = most.into_iter().map(share);
+    all.filter(|out| out.gain < LEAST_GAIN).collect()
+}
+
+fn quality(sequences: &Sequences, traced: u64, replayed: u64) -> Vec<String> {
+    let mut said = Vec::new();
+    let share = LEAST_GAIN * traced as f64;
+    if replayed as f64 > traced as f64 + share {
+        said.push(format!(
+            "the replay takes {} more than the traced run, so that gains are uncertain",
+            seconds(replayed - traced)
+        ));
+    }
+    if traced as f64 > replayed as f64 + share {
+        said.push(format!(
+            "the run takes {} more than its replay: MPI makes connections at first use, which the replay does not have",
+            seconds(traced - replayed)
+        ));
+    }
+    said.extend(sequences.notes.iter().cloned());
+    said
+}

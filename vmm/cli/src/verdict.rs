@@ -1,0 +1,170 @@
+//! `nodescope verdict`, and the verdict with which a report begins.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use nodescope_config::quantity::{self, BitRate, Time};
+use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
+use nodescope_report::WindowReport;
+use nodescope_verdict::{Kind, Link, Place, Verdict, verdict as find};
+
+use crate::args;
+use crate::exit::{Exit, Failure};
+use crate::openmp::analysis;
+use crate::predict::read;
+use crate::results::{RunFile, report};
+use crate::terminal::{print, print_json};
+
+/// Columns of the text.
+const WIDTH: usize = 100;
+
+/// Prints the causes of lost time in a traced run.
+pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
+    let options = SequenceOptions {
+        program: args.program,
+        ..SequenceOptions::default()
+    };
+    let (_, sequences) = read(&args.results, options)?;
+    let mut verdict =
+        of(&sequences, &args.results).map_err(|why| Failure::new(Exit::Study, why))?;
+    if args.results.join(RunFile::NAME).is_file() {
+        let report = report(&args.results, None, &[])?;
+        add_windows(&mut verdict, &report.windows);
+        add_threads(&mut verdict, &args.results);
+    }
+    if args.json {
+        let json = serde_json::to_string_pretty(&verdict);
+        let json = json.map_err(|error| Failure::of(Exit::Host, &error))?;
+        print_json(&(json + "\n"))?;
+    } else {
+        print(&verdict.text(WIDTH))?;
+    }
+    let most = verdict.causes.iter().map(|cause| cause.gain);
+    let exceeds = |limit: f64| most.clone().any(|gain| gain >= limit);
+    Ok(match args.fail_if_gain {
+        Some(limit) if exceeds(limit.0) => Exit::JobFailed,
+        _ => Exit::Ok,
+    })
+}
+
+/// Finds the verdict on the sequences of a run, whose results are in a folder.
+fn of(sequences: &Sequences, results: &Path) -> Result<Verdict, String> {
+    let names = |_: Site| None;
+    find(sequences, link(results), &names).map_err(|error| error.to_string())
+}
+
+/// Least share of a window's cycles in which a line waits for caches and memory, for a cause.
+const LEAST_WAITING: f64 = 0.05;
+
+/// Adds the causes that the windows of a run show.
+fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
+    let mut causes = Vec::new();
+    let measured = windows.iter().filter(|window| !window.warm_up_only);
+    let mut seen = false;
+    for (window, code) in measured.filter_map(|window| Some((window, window.code.as_ref()?))) {
+        seen = true;
+        let open = window.closed_ps.saturating_sub(window.measured_from_ps);
+        let part = (open as f64 / verdict.traced_ps.max(1) as f64).min(1.0);
+        let total = code.total.cycles_65536.max(1) as f64;
+        for line in &code.lines {
+            let (Some(file), Some(number)) = (&line.file, line.line) else {
+                continue;
+            };
+            let terms = match line.costs.causes.as_slice() {
+                [] => &line.costs.terms,
+                causes => causes,
+            };
+            let waits = terms.iter().filter(|term| is_memory(&term.term));
+            let waiting = waits.map(|term| term.cycles_65536).sum::<i128>() as f64 / total;
+            if waiting >= LEAST_WAITING {
+                let place = format!("{}:{number}", file.rsplit('/').next().unwrap_or(file));
+                let what = format!(
+                    "{place} waits for caches and memory for {:.0} % of the code's cycles.",
+                    100.0 * waiting
+                );
+                causes.push(verdict.at_most(Kind::MemoryBound, waiting * part, here(place), what));
+            }
+        }
+        if let Some(first) = code.contended_lines.first() {
+            let share: f64 = code.contended_lines.iter().map(|line| line.share).sum();
+            let place = match first.places.first() {
+                Some(place) => format!("{} ({})", place.function, place.source()),
+                None => first.data(),
+            };
+            let sharing = match first.true_sharing {
+                true => "which they share",
+                false => "of which they use different bytes (false sharing)",
+            };
+            let what = format!(
+                "Threads take the line of {}, {sharing}, from each other in {place}.",
+                first.data()
+            );
+            causes.push(verdict.at_most(Kind::ContendedLine, share * part, here(place), what));
+        }
+    }
+    if seen {
+        verdict.add(&[Kind::MemoryBound, Kind::ContendedLine], causes);
+    }
+}
+
+fn here(text: String) -> Place {
+    Place { text, rank: None }
+}
+
+/// Returns whether a term of the CPI, or a cause of exposed cycles, is waiting for data that no other core has taken.
+fn is_memory(term: &str) -> bool {
+    term.starts_with('L') || term.starts_with("memory") || matches!(term, "tlb" | "bandwidth")
+}
+
+/// Adds the causes that records of OpenMP show.
+fn add_threads(verdict: &mut Verdict, results: &Path) {
+    let Some(analysis) = analysis(results) else {
+        return;
+    };
+    let traced = verdict.traced_ps.max(1) as f64;
+    let mut causes = Vec::new();
+    // Processes run at the same time, so that the process that loses most counts.
+    let share = |nanoseconds: u128| (1000.0 * nanoseconds as f64 / traced).min(1.0);
+    for process in &analysis.processes {
+        for of in &process.loops {
+            let place = of.location.text();
+            let what = format!(
+                "The loop at {place} keeps one thread {:.2} times as long as the mean of its threads.",
+                of.work.most as f64 / of.work.mean.max(1) as f64
+            );
+            let gain = share(of.work.most - of.work.mean.min(of.work.most));
+            causes.push(verdict.at_most(Kind::ThreadImbalance, gain, here(place), what));
+        }
+        let threads = u128::from(process.threads.max(1));
+        if let Some(all) = process.intervals.first().filter(|_| threads > 1) {
+            // While one thread works, all others have nothing to do.
+            let alone = all.characteristics.lost.insufficient_parallelism / (threads - 1);
+            let place = "code outside of parallel regions".to_owned();
+            let what = format!(
+                "One of {threads} threads works alone for {} ms.",
+                alone / 1_000_000
+            );
+            let gain = share(alone - alone / threads);
+            causes.push(verdict.at_most(Kind::SerialThread, gain, here(place), what));
+        }
+    }
+    causes.sort_by(|a, b| b.gain.total_cmp(&a.gain));
+    let mut named = BTreeSet::new();
+    causes.retain(|cause| named.insert((cause.kind, cause.place.text.clone())));
+    verdict.add(&Kind::OF_THREADS, causes);
+}
+
+/// Returns the link of the study's nodes.
+fn link(results: &Path) -> Link {
+    let text = fs::read_to_string(results.join("study.toml")).unwrap_or_default();
+    let study: toml::Table = toml::from_str(&text).unwrap_or_default();
+    let network = study.get("network").and_then(toml::Value::as_table);
+    let of = |key: &str| network?.get(key)?.as_str();
+    let latency = of("latency").and_then(|text| quantity::parse::<Time>(text).ok());
+    let bandwidth = of("bandwidth").and_then(|text| quantity::parse::<BitRate>(text).ok());
+    Link {
+        latency: latency.map_or(1_300_000, |time| time.0),
+        bandwidth: bandwidth.map_or(1_250_000_000, |rate| rate.0 / 8),
+    }
+}
