@@ -1,7 +1,7 @@
 /* Ranks of the second node compute before they post a receive for a large message, for which the sender waits. */
 #include "work.h"
 
-enum { N = 200000 };
+enum { N = 20000 };
 
 int main(int argc, char **argv) {
     start(&argc, &argv);

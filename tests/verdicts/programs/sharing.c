@@ -15,7 +15,7 @@ int main(int argc, char **argv) {
     for (int step = 0; step < STEPS / 10; step++) {
 #pragma omp parallel for schedule(static, 1)
         for (int t = 0; t < 2; t++)
-            for (int i = 0; i < UNIT / 80; i++) counts[t * APART]++; /* FAULT */
+            for (int i = 0; i < UNIT / 8; i++) counts[t * APART]++; /* FAULT */
         x = counts[0];
         MPI_Allreduce(&x, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     }

@@ -1,7 +1,7 @@
 /* Each rank sums its matrix by columns, so that each access goes to another line of memory. */
 #include "work.h"
 
-enum { N = 1500 };
+enum { N = 2500 };
 
 int main(int argc, char **argv) {
     start(&argc, &argv);

@@ -7,6 +7,7 @@ use crate::exit::{Exit, Failure};
 use crate::results::report as read;
 use crate::sections::sections;
 use crate::terminal::{print, print_json};
+use crate::verdict::for_report;
 
 /// Prints the report of a run's results.
 pub fn report(args: &args::Report) -> Result<Exit, Failure> {
@@ -18,6 +19,7 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
         _ => None,
     };
     let mut report = read(&args.results, core, &args.core)?;
+    report.verdict = for_report(&args.results, &report.windows);
     if args.html {
         report.sections.extend(sections(&args.results));
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use nodescope_cluster::run::TRACE_FILE;
 use nodescope_config::quantity::{self, BitRate, Time};
 use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
 use nodescope_report::WindowReport;
@@ -18,6 +19,8 @@ use crate::terminal::{print, print_json};
 
 /// Columns of the text.
 const WIDTH: usize = 100;
+/// Size in bytes of the largest trace for which a report has a verdict: each candidate is a replay of the trace.
+const LARGEST: u64 = 4 << 20;
 
 /// Prints the causes of lost time in a traced run.
 pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
@@ -30,8 +33,7 @@ pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
         of(&sequences, &args.results).map_err(|why| Failure::new(Exit::Study, why))?;
     if args.results.join(RunFile::NAME).is_file() {
         let report = report(&args.results, None, &[])?;
-        add_windows(&mut verdict, &report.windows);
-        add_threads(&mut verdict, &args.results);
+        add_measured(&mut verdict, &report.windows, &args.results);
     }
     if args.json {
         let json = serde_json::to_string_pretty(&verdict);
@@ -40,12 +42,28 @@ pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
     } else {
         print(&verdict.text(WIDTH))?;
     }
-    let most = verdict.causes.iter().map(|cause| cause.gain);
-    let exceeds = |limit: f64| most.clone().any(|gain| gain >= limit);
+    let mut gains = verdict.causes.iter().map(|cause| cause.gain);
     Ok(match args.fail_if_gain {
-        Some(limit) if exceeds(limit.0) => Exit::JobFailed,
+        Some(limit) if gains.any(|gain| gain >= limit.0) => Exit::JobFailed,
         _ => Exit::Ok,
     })
+}
+
+/// Returns the verdict for a report; `None` without a trace of one MPI program, or if the trace is too long for a report.
+pub fn for_report(results: &Path, windows: &[WindowReport]) -> Option<Verdict> {
+    let trace = results.join(TRACE_FILE).metadata().ok()?;
+    if trace.len() > LARGEST {
+        return None;
+    }
+    let (_, sequences) = read(results, SequenceOptions::default()).ok()?;
+    let mut verdict = of(&sequences, results).ok()?;
+    add_measured(&mut verdict, windows, results);
+    Some(verdict)
+}
+
+fn add_measured(verdict: &mut Verdict, windows: &[WindowReport], results: &Path) {
+    add_windows(verdict, windows);
+    add_threads(verdict, results);
 }
 
 /// Finds the verdict on the sequences of a run, whose results are in a folder.
@@ -53,9 +71,6 @@ fn of(sequences: &Sequences, results: &Path) -> Result<Verdict, String> {
     let names = |_: Site| None;
     find(sequences, link(results), &names).map_err(|error| error.to_string())
 }
-
-/// Least share of a window's cycles in which a line waits for caches and memory, for a cause.
-const LEAST_WAITING: f64 = 0.05;
 
 /// Adds the causes that the windows of a run show.
 fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
@@ -77,18 +92,17 @@ fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
             };
             let waits = terms.iter().filter(|term| is_memory(&term.term));
             let waiting = waits.map(|term| term.cycles_65536).sum::<i128>() as f64 / total;
-            if waiting >= LEAST_WAITING {
-                let place = format!("{}:{number}", file.rsplit('/').next().unwrap_or(file));
-                let what = format!(
-                    "{place} waits for caches and memory for {:.0} % of the code's cycles.",
-                    100.0 * waiting
-                );
-                causes.push(verdict.at_most(Kind::MemoryBound, waiting * part, here(place), what));
-            }
+            let place = format!("{}:{number}", file.rsplit('/').next().unwrap_or(file));
+            let what = format!(
+                "{place} waits for caches and memory for {:.0} % of the code's cycles.",
+                100.0 * waiting
+            );
+            causes.push(verdict.at_most(Kind::MemoryBound, waiting * part, here(place), what));
         }
         if let Some(first) = code.contended_lines.first() {
             let share: f64 = code.contended_lines.iter().map(|line| line.share).sum();
-            let place = match first.places.first() {
+            let mut places = first.places.iter();
+            let place = match places.find(|place| !place.function.starts_with('[')) {
                 Some(place) => format!("{} ({})", place.function, place.source()),
                 None => first.data(),
             };
@@ -136,18 +150,27 @@ fn add_threads(verdict: &mut Verdict, results: &Path) {
             let gain = share(of.work.most - of.work.mean.min(of.work.most));
             causes.push(verdict.at_most(Kind::ThreadImbalance, gain, here(place), what));
         }
-        let threads = u128::from(process.threads.max(1));
-        if let Some(all) = process.intervals.first().filter(|_| threads > 1) {
-            // While one thread works, all others have nothing to do.
-            let alone = all.characteristics.lost.insufficient_parallelism / (threads - 1);
-            let place = "code outside of parallel regions".to_owned();
-            let what = format!(
-                "One of {threads} threads works alone for {} ms.",
-                alone / 1_000_000
-            );
-            let gain = share(alone - alone / threads);
-            causes.push(verdict.at_most(Kind::SerialThread, gain, here(place), what));
+    }
+    for rank in analysis.programs.iter().flat_map(|of| &of.hybrid.ranks) {
+        let mut processes = analysis.processes.iter();
+        let process = processes.find(|process| process.rank == Some(rank.rank));
+        let threads = u128::from(process.map_or(1, |process| process.threads).max(1));
+        if threads == 1 {
+            continue;
         }
+        // While one thread works, all others have nothing to do.
+        let idle = rank.times.serialisation - rank.times.idle_in_mpi;
+        let alone = idle / (threads - 1);
+        let what = format!(
+            "One of {threads} threads works alone for {} ms.",
+            alone / 1_000_000
+        );
+        let place = Place {
+            text: "code outside of parallel regions".to_owned(),
+            rank: Some(rank.rank),
+        };
+        let gain = share(alone - alone / threads);
+        causes.push(verdict.at_most(Kind::SerialThread, gain, place, what));
     }
     causes.sort_by(|a, b| b.gain.total_cmp(&a.gain));
     let mut named = BTreeSet::new();

@@ -1,6 +1,7 @@
 //! The report as one HTML page, written so that it is well-formed XML, too.
 
 use nodescope_page::{Entry, Page};
+use nodescope_verdict::{NO_CAUSE, Verdict};
 
 use crate::Report;
 use crate::code;
@@ -66,6 +67,9 @@ pub(crate) fn write(report: &Report) -> String {
     page.element("dd", "", &report.study.id);
     page.raw("</dl>\n</div></header>\n<main>\n");
 
+    if let Some(of_run) = &report.verdict {
+        verdict(&mut page, of_run);
+    }
     if !report.findings.is_empty() {
         page.raw("<section class=\"findings\">");
         page.element("h2", "", "Findings");
@@ -267,4 +271,30 @@ fn rows(page: &mut Page, table: &Table) {
         "tbody"
     };
     page.raw(&format!("</{end}></table></div>\n"));
+}
+
+fn verdict(page: &mut Page, verdict: &Verdict) {
+    page.raw("<section class=\"findings\">");
+    page.element("h2", "", "Verdict");
+    match verdict.causes.as_slice() {
+        [] => page.element("p", "", NO_CAUSE),
+        causes => {
+            page.raw("<ol>");
+            for cause in causes {
+                page.element("li", "", &cause.text(verdict));
+            }
+            page.raw("</ol>");
+        }
+    }
+    if !verdict.ruled_out.is_empty() {
+        page.element(
+            "p",
+            "",
+            &format!("Ruled out: {}.", verdict.ruled_out_text()),
+        );
+    }
+    for said in &verdict.quality {
+        page.element("p", "", &format!("Data: {said}."));
+    }
+    page.raw("</section>\n");
 }

@@ -38,6 +38,7 @@ pub use mpi::{
 };
 pub use timed::{TimedReport, TimedScope};
 
+use nodescope_verdict::Verdict;
 use nodescope_window::WindowOutcome;
 use serde::Serialize;
 
@@ -68,6 +69,9 @@ pub struct Report {
     pub core: CoreCpi,
     /// Unit and source of every kind of figure.
     pub sources: Vec<Source>,
+    /// What costs a traced MPI program its time, and what the removal of each cause saves. [`build`] leaves it out, callers may add it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
     /// Findings, in descending order of the time that they concern; may be empty.
     pub findings: Vec<Finding>,
     /// Notes for the user. Notes on missing, cut or inconsistent data come before the input's own notes.
@@ -138,6 +142,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         study: input.study.clone(),
         core: input.core.clone(),
         sources: sources(&input.core),
+        verdict: None,
         findings,
         notes,
         outcomes: input.windows.outcomes.clone(),

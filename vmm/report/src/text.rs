@@ -25,6 +25,10 @@ pub(crate) fn write(report: &Report) -> String {
         "{title}\n{}\n",
         "=".repeat(title.chars().count().min(WIDTH))
     ));
+    if let Some(verdict) = &report.verdict {
+        out.push_str(&verdict.text(WIDTH));
+        out.push('\n');
+    }
     if !report.findings.is_empty() {
         out.push_str("Findings\n");
         for (number, finding) in (1..).zip(&report.findings) {

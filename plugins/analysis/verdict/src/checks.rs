@@ -15,8 +15,9 @@ const MOST: usize = 6;
 const LEAST_EXCESS: u64 = 100;
 /// A computation is of one rank alone if the mean of the others is below this part of its time.
 const ALONE: u64 = 10;
-/// Least number of messages in a row that may be joined.
+/// Least number of messages in a row that may be joined, and the longest computation between two of them, in latencies of the network.
 const ROW: usize = 4;
+const MOST_BETWEEN: u64 = 10;
 
 /// Something that may cost time.
 #[derive(Clone, Debug)]
@@ -172,8 +173,8 @@ fn message(rank: usize, entry: &Entry, sends: bool) -> Option<(Route, u64)> {
     }
 }
 
-/// Returns the rows of blocking sends, or receives, of one route without another call between.
-fn rows(sequences: &Sequences, sends: bool) -> Rows {
+/// Returns the rows of blocking sends, or receives, of one route without another call or a longer computation between.
+fn rows(sequences: &Sequences, sends: bool, most_between: u64) -> Rows {
     let mut rows = Rows::new();
     for (number, rank) in sequences.ranks.iter().enumerate() {
         let mut last: Option<(Call, Route)> = None;
@@ -184,7 +185,9 @@ fn rows(sequences: &Sequences, sends: bool) -> Rows {
             };
             let of_route = rows.entry(route).or_default();
             match of_route.last_mut() {
-                Some(row) if last == Some((call(entry), route)) => {
+                Some(row)
+                    if last == Some((call(entry), route)) && entry.burst.time <= most_between =>
+                {
                     row.1.push(index);
                     row.2.push(bytes);
                 }
@@ -199,13 +202,17 @@ fn rows(sequences: &Sequences, sends: bool) -> Rows {
 /// Messages in a row that could be one. Both ends have the same rows, so that the joined messages match.
 fn short_messages(state: &State) -> Option<Candidate> {
     let sequences = &state.sequences;
-    let (sends, receives) = (rows(sequences, true), rows(sequences, false));
     let network = &state.cluster.network;
+    if network.per_byte <= 0.0 {
+        return None;
+    }
     // The size at which latency and transfer take equally long.
-    let short = match network.per_byte > 0.0 {
-        true => (network.latency as f64 / network.per_byte) as u64,
-        false => u64::MAX,
-    };
+    let short = (network.latency as f64 / network.per_byte) as u64;
+    let most_between = MOST_BETWEEN.saturating_mul(network.latency);
+    let (sends, receives) = (
+        rows(sequences, true, most_between),
+        rows(sequences, false, most_between),
+    );
     let mut changes = BTreeMap::new();
     let mut counts: BTreeMap<Call, u64> = BTreeMap::new();
     for (route, sent) in &sends {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_hypercall::Function;
-use nodescope_loop_tree::sequence::Entry;
+use nodescope_loop_tree::sequence::{Burst, Entry};
 use nodescope_loop_tree::{Action, Sequences, Site};
 use nodescope_predict::{Channel, Cluster, Table};
 
@@ -67,8 +67,12 @@ impl Edit {
             }
             Edit::Join(changes) => {
                 for (&(rank, index), &bytes) in changes {
-                    let op = &mut state.sequences.ranks[rank].entries[index].op;
-                    op.action = joined(&op.action, bytes);
+                    let entry = &mut state.sequences.ranks[rank].entries[index];
+                    entry.op.action = joined(&entry.op.action, bytes);
+                    if bytes.is_none() {
+                        // What runs between the messages of a row is the loop that sends them.
+                        entry.burst = Burst::default();
+                    }
                 }
             }
             Edit::NoRendezvous => each_channel(&mut state.cluster, |channel| {

@@ -19,4 +19,5 @@ mod verdict;
 
 pub use cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
 pub use replay::Link;
+pub use text::NO_CAUSE;
 pub use verdict::{Error, Names, verdict};

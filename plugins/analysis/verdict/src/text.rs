@@ -134,29 +134,47 @@ impl Cause {
     }
 }
 
+/// What a verdict without a cause says.
+pub const NO_CAUSE: &str = "No cause was found whose removal saves 2 % of the time.";
+
+impl Cause {
+    /// Returns the cause with its gain and its remedy, as sentences. `verdict` is the one that has the cause.
+    pub fn text(&self, verdict: &Verdict) -> String {
+        format!(
+            "{:.0} % of {} saved, {}: {} {}",
+            100.0 * self.gain,
+            seconds(verdict.traced_ps),
+            self.class(),
+            self.what,
+            self.remedy
+        )
+    }
+}
+
 impl Verdict {
+    /// Returns the kinds of causes that are ruled out, with the gain of each, as a list.
+    pub fn ruled_out_text(&self) -> String {
+        let each = self.ruled_out.iter();
+        let each = each.map(|out| format!("{} {:.1} %", out.kind.name(), 100.0 * out.gain));
+        each.collect::<Vec<_>>().join(", ")
+    }
+
     /// Returns the verdict as lines of text, each at most `width` characters long.
     pub fn text(&self, width: usize) -> String {
         let mut text = String::from("Verdict\n");
         if self.causes.is_empty() {
-            text += "  No cause was found whose removal saves 2 % of the time.\n";
+            let _ = writeln!(text, "  {NO_CAUSE}");
         }
         for (number, cause) in self.causes.iter().enumerate() {
-            let gain = format!(
-                "{:.0} % of {} saved, {}: {} {}",
-                100.0 * cause.gain,
-                seconds(self.traced_ps),
-                cause.class(),
-                cause.what,
-                cause.remedy
+            wrap(
+                &mut text,
+                &format!("  {}. ", number + 1),
+                &cause.text(self),
+                width,
             );
-            wrap(&mut text, &format!("  {}. ", number + 1), &gain, width);
         }
         if !self.ruled_out.is_empty() {
-            let each = self.ruled_out.iter();
-            let each = each.map(|out| format!("{} {:.1} %", out.kind.name(), 100.0 * out.gain));
-            let all = each.collect::<Vec<_>>().join(", ");
-            wrap(&mut text, "  ruled out: ", &all, width);
+            wrap(&mut text, "  ruled out: ", &self.ruled_out_text(), width);
         }
         for said in &self.quality {
             wrap(&mut text, "  data: ", said, width);

@@ -17,7 +17,7 @@ pub type Names<'a> = &'a dyn Fn(Site) -> Option<String>;
 /// Most entries of sequences, over which candidates are replayed.
 const MOST_ENTRIES: usize = 1_000_000;
 /// A cause that names its place comes before the network if it gains at least this part of what the network gains.
-const NAMED_FIRST: f64 = 0.8;
+const NAMED_FIRST: f64 = 0.5;
 
 /// Reason why there is no verdict.
 #[derive(Debug, thiserror::Error)]
