@@ -1,13 +1,13 @@
 //! `nodescope verdict`, and the verdict with which a report begins.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_config::quantity::{self, BitRate, Time};
 use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
-use nodescope_report::WindowReport;
+use nodescope_report::{CodeCosts, CodeReport, TermValue, WindowReport};
 use nodescope_verdict::{Kind, Link, Place, Verdict, verdict as find};
 
 use crate::args;
@@ -81,18 +81,11 @@ fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
         seen = true;
         let open = window.closed_ps.saturating_sub(window.measured_from_ps);
         let part = (open as f64 / verdict.traced_ps.max(1) as f64).min(1.0);
-        let total = code.total.cycles_65536.max(1) as f64;
-        for line in &code.lines {
-            let (Some(file), Some(number)) = (&line.file, line.line) else {
-                continue;
+        for (file, first, last, waiting) in waiting_lines(code) {
+            let place = match first == last {
+                true => format!("{file}:{first}"),
+                false => format!("{file}:{first}-{last}"),
             };
-            let terms = match line.costs.causes.as_slice() {
-                [] => &line.costs.terms,
-                causes => causes,
-            };
-            let waits = terms.iter().filter(|term| is_memory(&term.term));
-            let waiting = waits.map(|term| term.cycles_65536).sum::<i128>() as f64 / total;
-            let place = format!("{}:{number}", file.rsplit('/').next().unwrap_or(file));
             let what = format!(
                 "{place} waits for caches and memory for {:.0} % of the code's cycles.",
                 100.0 * waiting
@@ -119,6 +112,46 @@ fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
     }
     if seen {
         verdict.add(&[Kind::MemoryBound, Kind::ContendedLine], causes);
+    }
+}
+
+/// Most lines between two lines of source that count as one place: those of a loop.
+const NEAR: u32 = 5;
+
+/// Returns places that wait for caches and memory: file name, first and last line, and the share of the code's cycles.
+fn waiting_lines(code: &CodeReport) -> Vec<(String, u32, u32, f64)> {
+    let total: i128 = terms(&code.total).iter().map(|of| of.cycles_65536).sum();
+    let mut lines: BTreeMap<(&str, u32), i128> = BTreeMap::new();
+    for line in &code.lines {
+        if let (Some(file), Some(number)) = (&line.file, line.line) {
+            let waits = terms(&line.costs).iter().filter(|of| is_memory(&of.term));
+            let waiting: i128 = waits.map(|of| of.cycles_65536).sum();
+            *lines.entry((file, number)).or_default() += waiting;
+        }
+    }
+    let mut places: Vec<(&str, u32, u32, i128)> = Vec::new();
+    for ((file, number), waiting) in lines.into_iter().filter(|(_, waiting)| *waiting > 0) {
+        match places.last_mut() {
+            Some(place) if place.0 == file && number - place.2 <= NEAR => {
+                place.2 = number;
+                place.3 += waiting;
+            }
+            _ => places.push((file, number, number, waiting)),
+        }
+    }
+    let share = |waiting: i128| waiting as f64 / total.max(1) as f64;
+    let name = |file: &str| file.rsplit('/').next().unwrap_or(file).to_owned();
+    let places = places.into_iter();
+    let places =
+        places.map(|(file, first, last, waiting)| (name(file), first, last, share(waiting)));
+    places.collect()
+}
+
+/// Returns the clock's cycles of code by cause; without a modelled core, the terms of the CPI.
+fn terms(costs: &CodeCosts) -> &[TermValue] {
+    match costs.causes.as_slice() {
+        [] => &costs.terms,
+        causes => causes,
     }
 }
 

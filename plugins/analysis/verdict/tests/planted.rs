@@ -1,0 +1,179 @@
+//! Verdicts on sequences with a planted cause, whose gain follows from the bursts.
+
+use nodescope_hypercall::Function;
+use nodescope_loop_tree::sequence::Entry;
+use nodescope_loop_tree::{
+    Action, Burst, Collective, CollectiveKind, Mode, Op, PeerRef, Sequence, Sequences, Site, Source,
+};
+use nodescope_verdict::{Error, Kind, Link, Verdict, verdict};
+
+const MS: u64 = 1_000_000_000;
+const STEPS: usize = 20;
+const LINK: Link = Link {
+    latency: 1_300_000,
+    bandwidth: 1_250_000_000,
+};
+
+fn entry(time: u64, site: u64, function: Function, action: Action) -> Entry {
+    Entry {
+        burst: Burst {
+            time,
+            instructions: time / 500,
+        },
+        op: Op {
+            function,
+            site: Site {
+                address: site,
+                in_program: true,
+            },
+            communicator: 0,
+            derived: false,
+            more: false,
+            action,
+        },
+        opaque: None,
+    }
+}
+
+fn collective(time: u64, site: u64, function: Function, kind: CollectiveKind) -> Entry {
+    let action = Action::Collective(Box::new(Collective::of(kind)));
+    entry(time, site, function, action)
+}
+
+fn allreduce(time: u64) -> Entry {
+    collective(time, 0x10, Function::Allreduce, CollectiveKind::Allreduce)
+}
+
+/// Makes sequences of four ranks, whose traced time is `time`.
+fn sequences(time: u64, of: impl Fn(usize) -> Vec<Entry>) -> Sequences {
+    let rank = |rank| Sequence {
+        entries: of(rank),
+        communicators: vec![Some(0)],
+    };
+    Sequences {
+        ranks: (0..4).map(rank).collect(),
+        communicators: vec![Vec::new()],
+        nodes: vec![0, 0, 1, 1],
+        spans: vec![time; 4],
+        extents: vec![(0, time); 4],
+        ..Sequences::default()
+    }
+}
+
+fn found(sequences: &Sequences) -> Verdict {
+    verdict(sequences, LINK, &|_| None).unwrap()
+}
+
+/// Checks that the first cause has a kind and, within 2 % of the time, a gain.
+fn assert_first(verdict: &Verdict, kind: Kind, gain: f64) {
+    let first = verdict.causes.first().map(|cause| (cause.kind, cause.gain));
+    let fits = first.is_some_and(|first| first.0 == kind && (first.1 - gain).abs() < 0.02);
+    assert!(fits, "{first:?} for {kind:?}, {gain}");
+}
+
+#[test]
+fn a_rank_with_three_times_the_work_costs_half_of_the_time() {
+    let of = |rank| vec![allreduce(if rank == 3 { 30 * MS } else { 10 * MS }); STEPS];
+    let found = found(&sequences(STEPS as u64 * 30 * MS, of));
+    // The computation before the first call is a place of its own.
+    assert_first(
+        &found,
+        Kind::Imbalance,
+        0.5 * (STEPS - 1) as f64 / STEPS as f64,
+    );
+    assert_eq!(found.causes[0].place.rank, Some(3));
+    assert!(found.causes[0].what.contains("3.00 times"), "{found:?}");
+}
+
+#[test]
+fn work_of_one_rank_is_told_from_imbalance() {
+    let of = |rank| {
+        let alone = if rank == 0 { 10 * MS } else { 0 };
+        let bcast = collective(alone, 0x20, Function::Bcast, CollectiveKind::Bcast);
+        vec![[bcast, allreduce(10 * MS)]; STEPS].concat()
+    };
+    let found = found(&sequences(STEPS as u64 * 20 * MS, of));
+    assert_first(&found, Kind::SerialRank, 7.5 / 20.0);
+}
+
+#[test]
+fn a_barrier_costs_what_ranks_in_turn_wait_at_it() {
+    let of = |rank| {
+        let barrier = |step| {
+            let time = if step % 4 == rank { 20 * MS } else { 10 * MS };
+            collective(time, 0x30, Function::Barrier, CollectiveKind::Barrier)
+        };
+        (0..STEPS).map(barrier).collect()
+    };
+    let found = found(&sequences(STEPS as u64 * 20 * MS, of));
+    assert_first(&found, Kind::Barrier, 7.5 / 20.0);
+    assert!(
+        found
+            .ruled_out
+            .iter()
+            .any(|out| out.kind == Kind::Imbalance)
+    );
+}
+
+#[test]
+fn rows_of_short_messages_are_joined() {
+    let message = |rank: usize, sends: bool| {
+        let peer = PeerRef::Absolute((if sends { rank + 1 } else { rank + 3 }) as u32 % 4);
+        match sends {
+            true => entry(
+                0,
+                0x40,
+                Function::Send,
+                Action::Send {
+                    to: peer,
+                    tag: 0,
+                    bytes: 8,
+                    mode: Mode::Standard,
+                    request: None,
+                },
+            ),
+            false => entry(
+                0,
+                0x50,
+                Function::Recv,
+                Action::Receive {
+                    from: Source::Peer(peer),
+                    tag: Some(0),
+                    room: 8,
+                    request: None,
+                },
+            ),
+        }
+    };
+    let of = |rank| {
+        let mut step = vec![message(rank, true); 64];
+        step[0].burst.time = MS;
+        step.extend(vec![message(rank, false); 64]);
+        vec![step; STEPS].concat()
+    };
+    let found = found(&sequences(STEPS as u64 * 2 * MS, of));
+    let first = &found.causes[0];
+    assert_eq!(first.kind, Kind::ShortMessages, "{found:?}");
+    // 63 of 64 sends and receives of some 4 us go, of each step.
+    let gain = first.gain_ps as f64 / STEPS as f64;
+    assert!((450e6..560e6).contains(&gain), "{gain}");
+}
+
+#[test]
+fn an_even_program_has_no_cause() {
+    let of = |_| vec![allreduce(50 * MS); STEPS];
+    let found = found(&sequences(STEPS as u64 * 50 * MS, of));
+    assert!(found.causes.is_empty(), "{found:?}");
+    assert_eq!(found.ruled_out.len(), Kind::OF_TRACE.len());
+    assert!(found.text(80).lines().all(|line| line.len() <= 80));
+}
+
+#[test]
+fn a_long_trace_is_refused() {
+    let of = |_| vec![allreduce(1); 300_000];
+    let refused = verdict(&sequences(1, of), LINK, &|_| None);
+    assert!(matches!(
+        refused,
+        Err(Error::TooLong { entries: 1_200_000 })
+    ));
+}
