@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nodescope_cluster::run::JOB_DISK;
 use nodescope_image::job_files;
 use nodescope_symbols::{FileId, Files, HOST_FILE_LIMIT, ListedFiles, Names};
-use nodescope_trace::{Place, Site, SiteNames};
+use nodescope_trace::{PendingCalls, Place, Site, SiteNames};
 
 use crate::config::THIS_PROGRAM;
 use crate::openmp::FILES;
@@ -26,6 +26,12 @@ const ELF: &[u8] = b"\x7fELF";
 pub fn read(results: &Path, names: &mut SiteNames, sites: impl IntoIterator<Item = Site>) {
     let makes = Names::in_process(Path::new(THIS_PROGRAM));
     Locator::new(results, makes).add(names, sites);
+}
+
+/// Gives pending calls the places of their call sites, as [`read`] does.
+pub fn locate(results: &Path, pending: &mut PendingCalls) {
+    let mut locator = Locator::new(results, Names::in_process(Path::new(THIS_PROGRAM)));
+    pending.locate(|names, sites| locator.add(names, sites));
 }
 
 /// Locator of call sites in the programs and libraries of a run: the files of its job, and those that its guests have left.

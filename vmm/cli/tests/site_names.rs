@@ -131,9 +131,29 @@ fn call_sites_have_names_where_the_results_have_the_program() {
         format!("MPI_Barrier at program+0x40\nMPI_Recv at ring (ring.c:5), {address}\n")
     );
 
+    // So has the report, for pending calls.
+    let line =
+        "rank 0 in MPI_Recv(from 1, tag 7, MPI_COMM_WORLD) at ring (ring.c:5) waits for rank 1";
+    for text in [
+        told(dir.path(), &["report", "r"]),
+        told(dir.path(), &["report", "r", "--html"]),
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let json = told(dir.path(), &["report", "r", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let pending = &json["mpi"]["standing"];
+    assert_eq!(pending["calls"][0]["site"], address.as_str());
+    assert_eq!(pending["places"]["0"][&address]["line"], 5);
+
     // Without the program, all call sites keep their addresses.
     fs::remove_file(dir.path().join("r/job.disk")).unwrap();
     let text = predict(&[]);
     let expected = format!("rank 0 in MPI_Recv at {address} waits for rank 1");
     assert!(text.contains(&expected), "{text}");
+    let text = told(dir.path(), &["report", "r"]);
+    assert!(
+        text.contains(&format!(" at {address} waits for rank 1")),
+        "{text}"
+    );
 }
