@@ -13,7 +13,7 @@ use nodescope_loop_tree::sequence::SequenceBuilder;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_predict::{Channel, Cluster, Model, Problem, Request, predict};
 use nodescope_trace::pending::{Fault, Waits};
-use nodescope_trace::{PendingCalls, PendingCallsBuilder, TraceReader};
+use nodescope_trace::{Call, PendingCalls, PendingCallsBuilder, TraceReader};
 
 const PROGRAM: &str = "../../../guest-images/jobs/faults/faults.c";
 const OPEN_MPI: (&str, &str) = ("mpicc.openmpi", "mpirun.openmpi");
@@ -112,9 +112,9 @@ impl Ran {
         let told: Vec<_> = self.pending.calls.iter().collect();
         assert_eq!(told.len(), calls.len());
         for (call, (text, source)) in told.iter().zip(calls) {
-            assert_eq!(call.call, *text);
+            assert_eq!(call.call.call, *text);
             if !source.is_empty() {
-                let site = call.site.as_deref().expect("a call site");
+                let site = call.call.address.as_deref().expect("a call site");
                 assert_eq!(self.source(site), *source);
             }
         }
@@ -161,11 +161,8 @@ fn receives_first(mpi: (&str, &str)) {
     };
     println!("{}", problems[0]);
     assert_eq!(cycle.iter().map(|b| b.rank).collect::<Vec<_>>(), [0, 1]);
-    assert!(
-        cycle[0].at.starts_with("MPI_Recv at program+0x"),
-        "{}",
-        cycle[0].at
-    );
+    let at = cycle[0].at.to_string();
+    assert!(at.starts_with("MPI_Recv at program+0x"), "{at}");
 }
 
 #[test]
@@ -233,8 +230,8 @@ fn a_wait_for_what_nobody_sends() {
         panic!("{:?}", ran.pending);
     };
     assert_eq!(ranks, &[1]);
-    let (call, site) = of[0].split_once(" at ").unwrap();
-    assert_eq!(call, "MPI_Irecv(from 1, tag 9, MPI_COMM_WORLD)");
+    assert_eq!(of[0].call, "MPI_Irecv(from 1, tag 9, MPI_COMM_WORLD)");
+    let site = of[0].address.as_deref().expect("a call site");
     assert!(ran.source(site).starts_with("MPI_Irecv("));
 }
 
@@ -257,7 +254,7 @@ fn two_in_a_cycle(
     assert!(pending.faults.is_empty(), "{pending:#?}");
     for (call, (functions, arguments)) in pending.calls.iter().zip(calls) {
         assert!(functions.contains(&call.function), "{call:?}");
-        assert!(call.call.contains(arguments), "{call:?}");
+        assert!(call.call.call.contains(arguments), "{call:?}");
     }
     Some(ran.predicted())
 }
@@ -356,12 +353,12 @@ fn a_rank_that_polls_meets_the_time_limit_and_is_told() {
         panic!("{:?}", ran.pending);
     };
     // The polls of a poll run may ask for different messages, so the report names no source and no tag.
-    assert_eq!(polls.call, "MPI_Iprobe(MPI_COMM_WORLD)");
+    assert_eq!(polls.call.call, "MPI_Iprobe(MPI_COMM_WORLD)");
     assert!(
         matches!(polls.waits, Waits::Polling { polls: 1000.. }),
         "{polls:?}"
     );
-    assert_eq!(finalize.call, "MPI_Finalize()");
+    assert_eq!(finalize.call.call, "MPI_Finalize()");
 }
 
 fn other_faults(mpi: (&str, &str), code: fn(i32) -> bool) {
@@ -382,10 +379,9 @@ fn other_faults(mpi: (&str, &str), code: fn(i32) -> bool) {
     assert!(!console.contains("abort gave 0"), "{console}");
     assert!(ran.pending.deadlocks.is_empty(), "{:?}", ran.pending);
     let faults = &ran.pending.faults;
-    let site = |text: &str, function: &str| {
-        let (call, site) = text.split_once(" at ").expect(text);
-        assert_eq!(call, function);
-        ran.source(site)
+    let site = |call: &Call, function: &str| {
+        assert_eq!(call.call, function);
+        ran.source(call.address.as_deref().expect("a call site"))
     };
     let of_job = |wanted: usize| -> Vec<&Fault> {
         let job = |fault: &&Fault| match fault {

@@ -32,6 +32,7 @@ mod run;
 mod sandbox;
 mod scaling;
 mod sections;
+mod site_names;
 mod slurm;
 mod snapshot;
 mod terminal;

@@ -31,7 +31,7 @@ use crate::trace::{cache, cannot_start, fail, mpi, remove_files, sources};
 /// Folder of the OpenMP records: among the results of a run on this machine, and among the files that guests leave.
 const RECORDS: &str = "openmp";
 /// Folder of the files that guests leave, in the results folder.
-const FILES: &str = "files";
+pub const FILES: &str = "files";
 
 /// An interval of the program for which the user wants figures.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use tempfile::NamedTempFile;
 
 use crate::cores::{self, CoreNames};
 use crate::exit::{Exit, Failure};
+use crate::site_names;
 
 /// Facts of a run, in `run.json`. On the portable engine no fact depends on the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -162,7 +163,12 @@ pub fn folder_failure(error: FolderError) -> Failure {
 /// slice is empty.
 pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<Report, Failure> {
     let input = input(folder, core, cores)?;
-    nodescope_report::build(&input).map_err(|error| Failure::of(Exit::Study, &error))
+    let report = nodescope_report::build(&input);
+    let mut report = report.map_err(|error| Failure::of(Exit::Study, &error))?;
+    if let Some(mpi) = report.mpi.as_mut().filter(|mpi| !mpi.pending.is_empty()) {
+        site_names::locate(folder, &mut mpi.pending);
+    }
+    Ok(report)
 }
 
 /// Reads the files of results, complete or not, for a report. `core` replaces the study's CPI_core. `cores` replace the study's cores,

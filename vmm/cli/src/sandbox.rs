@@ -101,8 +101,9 @@ fn kept_by(study: &Study, config: &ClusterConfig, kept: Kept) -> Result<Sandbox,
     if config.counting.is_some() {
         sandbox = sandbox.counters();
     }
-    if config.windows.iter().any(|window| window.attribution) {
-        // A child process names the code of windows.
+    let attribution = config.windows.iter().any(|window| window.attribution);
+    if attribution || study.job.trace || study.job.openmp {
+        // A child process names the code of windows, and the report's call sites.
         sandbox = sandbox.start("/proc/self/exe");
     }
     if !study.cores.is_empty() {

@@ -68,7 +68,8 @@ fn add_measured(verdict: &mut Verdict, windows: &[WindowReport], results: &Path)
 
 /// Finds the verdict on the sequences of a run, whose results are in a folder.
 fn of(sequences: &Sequences, results: &Path) -> Result<Verdict, String> {
-    let names = |_: Site| None;
+    let known = &sequences.origin.names;
+    let names = |site: Site| known.place(site).map(|_| known.text(site));
     find(sequences, link(results), &names).map_err(|error| error.to_string())
 }
 

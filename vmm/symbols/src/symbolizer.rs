@@ -56,6 +56,16 @@ pub struct Location {
 }
 
 impl Location {
+    /// Returns the name of the function whose code is located, the innermost one where functions are inlined; `None` where it has no name.
+    pub fn named_function(&self) -> Option<&str> {
+        let function = match self.inlined.first() {
+            Some(inlined) => &inlined.function,
+            None => &self.function,
+        };
+        // A name made of file and offset contains no more than the address.
+        (self.function_start.is_some() && !function.contains("+0x")).then_some(function)
+    }
+
     /// Returns the location of code without names: the file's name and the offset.
     pub(crate) fn unnamed(module: &str, offset: u64, verified: bool) -> Self {
         Self {

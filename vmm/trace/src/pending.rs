@@ -21,10 +21,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use nodescope_hypercall::{Function, MpiRecord, ThreadId};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::event::{Body, Event, Unfinished};
 use crate::programs::{Caller, ProgramFinder};
+use crate::site::{Call, Place, Site, SiteNames};
 use job::Job;
 
 /// Maximum number of failed calls and of channels with unreceived messages that are reported for a program, and of ranks in a sentence.
@@ -39,6 +40,12 @@ pub struct PendingCalls {
     pub deadlocks: Vec<Deadlock>,
     /// Faults that are no deadlock, such as messages that nobody received.
     pub faults: Vec<Fault>,
+    /// Places of call sites in the source, by the number of the MPI program and by address; empty until [`PendingCalls::locate`].
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub places: BTreeMap<usize, BTreeMap<String, Place>>,
+    /// Names of call sites, by the number of the MPI program.
+    #[serde(skip)]
+    names: Vec<SiteNames>,
 }
 
 /// A call that had not ended.
@@ -58,9 +65,8 @@ pub struct PendingCall {
     /// Time at which the call began, picoseconds.
     pub entry_ps: u64,
     /// The call with its arguments, such as `MPI_Recv(from 1, tag 7, MPI_COMM_WORLD)`; only the function if they are not known.
-    pub call: String,
-    /// Call site, such as `program+0x1234`: the return address, relative to its module. `None` if not known.
-    pub site: Option<String>,
+    #[serde(flatten, serialize_with = "call_and_site")]
+    pub call: Call,
     /// The needs of the call.
     pub waits: Waits,
 }
@@ -76,7 +82,7 @@ pub enum Waits {
         /// True if all of `ranks` must act, false if one of them suffices.
         all: bool,
         /// The operations waited for, where the call itself does not name them.
-        of: Vec<String>,
+        of: Vec<Call>,
     },
     /// The call waits for nothing any more, and was about to continue.
     Ready,
@@ -121,7 +127,7 @@ pub enum Fault {
         /// Bytes of the first of these messages.
         bytes: u64,
         /// MPI function and call site of the first message's send.
-        sent_by: String,
+        sent_by: Call,
         /// Number of unreceived messages with this sender, receiver, communicator and tag.
         count: u64,
     },
@@ -140,9 +146,9 @@ pub enum Fault {
         /// Bytes of the receive's buffer.
         room: u64,
         /// MPI function and call site of the receive.
-        at: String,
+        at: Call,
         /// MPI function and call site of the send.
-        sent_by: String,
+        sent_by: Call,
     },
     /// Two ranks call different collective operations, or name different roots, where all must agree. Only the first mismatch on each
     /// communicator, window or file is reported.
@@ -154,11 +160,11 @@ pub enum Fault {
         /// World rank of the member whose call does not match.
         rank: u32,
         /// MPI function and call site of `rank`.
-        at: String,
+        at: Call,
         /// World rank of a member that called before `rank`.
         other: u32,
         /// MPI function and call site of `other`.
-        other_at: String,
+        other_at: Call,
     },
     /// A call that returned an error.
     Failed {
@@ -167,7 +173,7 @@ pub enum Fault {
         /// World rank of the caller.
         rank: u32,
         /// MPI function and call site of the failed call.
-        at: String,
+        at: Call,
         /// Return code of the call. Its meaning depends on the MPI library.
         result: i32,
         /// Number of calls of this rank from this call site that returned this code.
@@ -181,7 +187,8 @@ pub struct PendingCallsBuilder {
     finder: ProgramFinder,
     /// A job for each of the finder's programs.
     jobs: Vec<Job>,
-    modules: BTreeMap<u64, String>,
+    /// Names of all modules.
+    names: SiteNames,
     /// Calls that did not end, with the numbers of their jobs and nodes.
     unfinished: Vec<(usize, u32, Unfinished)>,
 }
@@ -200,14 +207,14 @@ impl PendingCallsBuilder {
         };
         match &event.body {
             Body::Mpi(call) => {
-                self.module(&call.record);
+                self.names.learn(&call.record);
                 if let Some(job) = self.jobs.get_mut(number) {
                     job.call(&call.record);
                 }
             }
             Body::Unfinished(unfinished) => {
                 if let Some(record) = &unfinished.record {
-                    self.module(record);
+                    self.names.learn(record);
                 }
                 self.unfinished
                     .push((number, event.node, (**unfinished).clone()));
@@ -228,13 +235,6 @@ impl PendingCallsBuilder {
         }
     }
 
-    fn module(&mut self, record: &MpiRecord) {
-        if !record.module_name.is_empty() {
-            self.modules
-                .insert(record.call_module, record.module_name.clone());
-        }
-    }
-
     /// Returns the pending calls after the given events.
     pub fn finish(mut self) -> PendingCalls {
         let mut pending = PendingCalls::default();
@@ -250,7 +250,13 @@ impl PendingCallsBuilder {
         }
         for (number, job) in self.jobs.into_iter().enumerate() {
             let calls = of_job.remove(&number).unwrap_or_default();
-            job.finish(number, calls, &self.modules, &mut pending);
+            let program = self.finder.programs().get(number);
+            let names = SiteNames {
+                executables: program.map_or_else(BTreeSet::new, |program| program.names.clone()),
+                ..self.names.clone()
+            };
+            job.finish(number, calls, &names, &mut pending);
+            pending.names.push(names);
         }
         pending
     }
@@ -273,24 +279,31 @@ impl CallSite {
         }
     }
 
-    /// Returns the call site as text, if the call site is known.
-    fn location(&self, modules: &BTreeMap<u64, String>) -> Option<String> {
-        let address = self.address;
-        (address != 0).then(|| match (self.module, modules.get(&self.module)) {
-            (0, _) => format!("program+{address:#x}"),
-            (u64::MAX, _) => format!("{address:#x}"),
-            (_, Some(name)) => format!("{name}+{address:#x}"),
-            (module, None) => format!("module {module:x}+{address:#x}"),
-        })
-    }
-
-    /// Returns the function and its call site as text.
-    fn text(&self, modules: &BTreeMap<u64, String>) -> String {
-        match self.location(modules) {
-            Some(site) => format!("{} at {site}", self.function.name()),
-            None => self.function.name().to_owned(),
+    fn site(&self) -> Site {
+        Site {
+            address: self.address,
+            module: self.module,
         }
     }
+
+    /// Returns the function and its call site.
+    fn call(&self, names: &SiteNames) -> Call {
+        names.call(self.function.name(), self.site())
+    }
+}
+
+/// Serialises a call and its call site as two fields.
+fn call_and_site<S: Serializer>(call: &Call, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Parts<'a> {
+        call: &'a str,
+        site: Option<&'a str>,
+    }
+    let parts = Parts {
+        call: &call.call,
+        site: call.address.as_deref(),
+    };
+    parts.serialize(serializer)
 }
 
 impl PendingCalls {
@@ -299,6 +312,50 @@ impl PendingCalls {
         let mut builder = PendingCallsBuilder::default();
         events.into_iter().for_each(|event| builder.add(event));
         builder.finish()
+    }
+
+    /// Gives each call the place of its call site. `add` adds the places of a program's call sites to their names.
+    pub fn locate(&mut self, mut add: impl FnMut(&mut SiteNames, BTreeSet<Site>)) {
+        let mut sites: BTreeMap<usize, BTreeSet<Site>> = BTreeMap::new();
+        self.each_call(|job, call| _ = sites.entry(job).or_default().insert(call.site));
+        let mut names = std::mem::take(&mut self.names);
+        for (job, sites) in sites {
+            if let Some(names) = names.get_mut(job) {
+                add(names, sites);
+                let places = names.by_address();
+                if !places.is_empty() {
+                    self.places.insert(job, places);
+                }
+            }
+        }
+        self.each_call(|job, call| {
+            call.place = (names.get(job)).and_then(|names| names.place(call.site).cloned());
+        });
+        self.names = names;
+    }
+
+    /// Calls `visit` with each call of which a text tells, and with the number of the call's program.
+    fn each_call(&mut self, mut visit: impl FnMut(usize, &mut Call)) {
+        for pending in &mut self.calls {
+            visit(pending.job, &mut pending.call);
+            if let Waits::Waiting { of, .. } = &mut pending.waits {
+                of.iter_mut().for_each(|call| visit(pending.job, call));
+            }
+        }
+        for fault in &mut self.faults {
+            match fault {
+                Fault::Unreceived { job, sent_by, .. } => visit(*job, sent_by),
+                Fault::Failed { job, at, .. } => visit(*job, at),
+                Fault::Truncated {
+                    job, at, sent_by, ..
+                } => [at, sent_by].into_iter().for_each(|call| visit(*job, call)),
+                Fault::Mismatch {
+                    job, at, other_at, ..
+                } => [at, other_at]
+                    .into_iter()
+                    .for_each(|call| visit(*job, call)),
+            }
+        }
     }
 
     /// Returns whether there is nothing to report.
@@ -375,14 +432,6 @@ impl PendingCalls {
 }
 
 impl PendingCall {
-    /// Returns the call and its call site as text.
-    pub fn at(&self) -> String {
-        match &self.site {
-            Some(site) => format!("{} at {site}", self.call),
-            None => self.call.clone(),
-        }
-    }
-
     /// Returns the needs of the call in words. In a deadlock, `next` is the rank of [`Deadlock::next`] and whether that rank has ended.
     pub fn need(&self, next: Option<(u32, bool)>) -> String {
         match &self.waits {
@@ -408,7 +457,10 @@ impl PendingCall {
                 };
                 match of.as_slice() {
                     [] => format!("waits for {whom}"),
-                    of => format!("waits for {whom}: {}", of.join(", ")),
+                    of => {
+                        let of: Vec<String> = of.iter().map(Call::to_string).collect();
+                        format!("waits for {whom}: {}", of.join(", "))
+                    }
                 }
             }
             Waits::Ready => "could go on: what the call needs had come".into(),
@@ -422,7 +474,7 @@ impl PendingCall {
             Some(rank) => format!("rank {rank}"),
             None => format!("process {} of node {}", self.thread.pid, self.node),
         };
-        format!("{who} in {} {}", self.at(), self.need(next))
+        format!("{who} in {} {}", self.call, self.need(next))
     }
 }
 

@@ -61,7 +61,7 @@ impl ProgramBuilder {
             function,
             site: Site {
                 address: site,
-                in_program: true,
+                module: 0,
             },
             communicator,
             derived: std::mem::take(&mut self.derived),

@@ -1,25 +1,7 @@
 //! Operations of a rank, free of values that differ between iterations.
 
 use nodescope_hypercall::Function;
-
-/// The call site of a call: its return address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Site {
-    /// The address; 0 if unknown.
-    pub address: u64,
-    /// True if the address is relative to the main program's load address.
-    pub in_program: bool,
-}
-
-impl std::fmt::Display for Site {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.address, self.in_program) {
-            (0, _) => f.write_str("unknown"),
-            (address, true) => write!(f, "program+{address:#x}"),
-            (address, false) => write!(f, "{address:#x}"),
-        }
-    }
-}
+pub use nodescope_trace::Site;
 
 /// Reference to a rank of the world with which an operation communicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

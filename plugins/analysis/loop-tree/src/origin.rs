@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_trace::{Header, NodeEntry};
+use nodescope_trace::{Header, NodeEntry, SiteNames};
 
 /// Place and circumstances of the traced run. A prediction repeats the placement unless the cluster states another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Origin {
     pub threads: Option<u32>,
     /// Measurement windows of the traced run; empty if there were none, or if they are unknown. A trace does not have them.
     pub windows: Vec<WindowSpan>,
+    /// Names of the program's call sites. A trace has the names of files, not the places in the source.
+    pub names: SiteNames,
 }
 
 /// Interval of the trace in which a measurement window was open.
@@ -66,6 +68,7 @@ impl Origin {
             cores: if known { cores } else { Vec::new() },
             threads: None,
             windows: Vec::new(),
+            names: SiteNames::default(),
         }
     }
 }

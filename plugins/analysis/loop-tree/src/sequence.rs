@@ -12,7 +12,7 @@ use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, MpiRecord, Peer};
 use nodescope_trace::{
     Body, Caller, Event, Header, MpiCall, MpiProgram, PendingCalls, ProgramFinder, ProgramList,
-    Unfinished,
+    SiteNames, Unfinished,
 };
 
 use crate::op::Op;
@@ -223,6 +223,7 @@ struct Job {
     members: HashMap<u64, Vec<u32>>,
     /// Ranks that used a communicator, by its id in the trace, for communicators whose members were not reported.
     users: BTreeMap<u64, BTreeSet<u32>>,
+    names: SiteNames,
     notes: Vec<String>,
     /// The greatest rank that a call names, with that call.
     named: Option<Named>,
@@ -271,6 +272,7 @@ impl SequenceBuilder {
         if let Some(hello) = introduced.filter(|hello| hello.world_size <= MOST_RANKS) {
             job.known.insert(caller.rank, hello.flavour);
             job.world = job.world.max(hello.world_size);
+            job.names.executables.insert(hello.program.clone());
         }
     }
 
@@ -298,8 +300,13 @@ impl SequenceBuilder {
     pub fn finish(self) -> Result<Sequences, SequenceError> {
         let marks = self.options.marks.len();
         let header = self.header.clone();
-        let mut sequences = self.chosen()?.finish(marks)?;
-        sequences.origin = Origin::new(&sequences.nodes, header.as_ref());
+        let mut job = self.chosen()?;
+        let names = std::mem::take(&mut job.names);
+        let mut sequences = job.finish(marks)?;
+        sequences.origin = Origin {
+            names,
+            ..Origin::new(&sequences.nodes, header.as_ref())
+        };
         Ok(sequences)
     }
 
@@ -375,6 +382,7 @@ impl Job {
         }
         self.calls = self.calls.saturating_add(call.record.calls);
         let record = &call.record;
+        self.names.learn(record);
         self.check(rank, record, limits::check(rank, call));
         let listed: Option<Vec<u32>> = record.members.iter().map(|m| m.rank()).collect();
         if let (true, Some(members)) = (!record.members.is_empty(), listed) {
@@ -414,6 +422,7 @@ impl Job {
             self.wrong = self.wrong.take().or(entry.err());
             return;
         };
+        self.names.learn(record);
         self.check(rank, record, entry.and(limits::record(rank, record)));
     }
 

@@ -298,7 +298,7 @@ fn op() -> impl Strategy<Value = Op> {
         function: Function::Send,
         site: Site {
             address: site,
-            in_program: true,
+            module: 0,
         },
         communicator: 0,
         derived: site == 3,

@@ -156,6 +156,7 @@ impl CodeLocator {
         for lost in self.names.take_lost() {
             self.note(lost);
         }
+        found.function = location.named_function().map(str::to_owned);
         if let Some(line) = location.line {
             found.file = Some(line.file);
             found.line = Some(line.line);
@@ -165,14 +166,6 @@ impl CodeLocator {
                 found.module
             );
             self.note(note);
-        }
-        let function = match location.inlined.first() {
-            Some(inlined) => inlined.function.clone(),
-            None => location.function,
-        };
-        // A name made of file and offset contains no more than the address.
-        if location.function_start.is_some() && !function.contains("+0x") {
-            found.function = Some(function);
         }
         found
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use nodescope_loop_tree::{Action, CollectiveKind, Mode, Node, Op, PeerRef, Program, Source};
+use nodescope_trace::{Call, SiteNames};
 
 use crate::reduce::Fragment;
 
@@ -398,11 +399,11 @@ impl<'p> Code<'p> {
         self.program.ops.get(op as usize)
     }
 
-    /// Returns the function and site of an operation as text; "the end" for a number of no operation.
-    pub(crate) fn describe(&self, op: u32) -> String {
+    /// Returns the function and site of an operation; "the end" for a number of no operation.
+    pub(crate) fn describe(&self, op: u32) -> Call {
         match self.program.ops.get(op as usize) {
-            Some(op) => format!("{} at {}", op.function, op.site),
-            None => "the end".to_owned(),
+            Some(op) => describe(&self.program.origin.names, op),
+            None => Call::without_site("the end"),
         }
     }
 
@@ -424,6 +425,11 @@ impl<'p> Code<'p> {
             .map(|(&rank, at)| (rank, at))
             .collect()
     }
+}
+
+/// Returns the function and site of an operation.
+pub(crate) fn describe(names: &SiteNames, op: &Op) -> Call {
+    names.call(op.function.name(), op.site)
 }
 
 fn most_requests(op: &Op) -> u32 {

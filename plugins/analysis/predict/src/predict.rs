@@ -1,6 +1,9 @@
 //! A prediction: the time, its interval, and where it goes.
 
+use std::collections::BTreeMap;
+
 use nodescope_loop_tree::{Origin, Program, ProgramSize};
+use nodescope_trace::Place;
 use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError};
@@ -118,6 +121,8 @@ pub struct Prediction {
     /// Size of the loop trees.
     #[serde(rename = "model")]
     pub loop_trees: LoopTreeSize,
+    /// Places of the program's call sites in the source, by address, as far as they are known.
+    pub places: BTreeMap<String, Place>,
     /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
 }
@@ -271,6 +276,7 @@ fn run(
         interval,
         efficiencies,
         loop_trees: LoopTreeSize::new(program.size()),
+        places: origin.names.by_address(),
         notes: program.notes.clone(),
     })
 }

@@ -22,7 +22,7 @@ use nodescope_loop_tree::{Action, Entry, Mode, Op, Program, Sequence, Sequences,
 use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError, Progress};
-use crate::code::Code;
+use crate::code::{Code, describe};
 use crate::interpreter::{Ends, interpret_from};
 use crate::timeline::Timeline;
 
@@ -146,10 +146,6 @@ pub(crate) fn unfolded(program: &Program) -> Sequences {
     }
 }
 
-pub(crate) fn describe(op: &Op) -> String {
-    format!("{} at {}", op.function, op.site)
-}
-
 /// Reduces a fragment of a program on a cluster, in all its occurrences. `timeline` is needed for intervals.
 ///
 /// # Errors
@@ -259,7 +255,8 @@ fn linear(
     for (rank, entries) in content(sequences, occurrence) {
         for entry in entries {
             let op = &entry.op;
-            let fail = |reason: &str| Err((rank, describe(op), reason.to_owned()));
+            let call = || describe(&sequences.origin.names, op).to_string();
+            let fail = |reason: &str| Err((rank, call(), reason.to_owned()));
             let request = match &op.action {
                 Action::Send { request, .. } | Action::Receive { request, .. } => request.is_some(),
                 _ => false,

@@ -1,5 +1,6 @@
 //! The results of an interpretation.
 
+use nodescope_trace::Call;
 use serde::Serialize;
 
 use crate::timeline::Timeline;
@@ -54,9 +55,9 @@ pub struct WaitState {
     /// Kind of the waiting.
     pub kind: WaitKind,
     /// The call that waited.
-    pub at: String,
+    pub at: Call,
     /// The call that was late.
-    pub because_of: String,
+    pub because_of: Call,
     /// Number of times that a call waited.
     pub count: u64,
     /// Sum of these waits of all ranks, picoseconds.
@@ -92,7 +93,7 @@ pub struct CriticalPath {
     /// Ranks with the longest time on the path, greatest first, at most ten: world rank, picoseconds.
     pub ranks: Vec<(u32, u64)>,
     /// Calls that waited for messages of the path, greatest first, at most ten: call, picoseconds of transfer.
-    pub calls: Vec<(String, u64)>,
+    pub calls: Vec<(Call, u64)>,
 }
 
 /// Faults of the program that the interpreter found.
@@ -121,7 +122,7 @@ pub enum Problem {
         /// Size of the message in bytes.
         bytes: u64,
         /// Call that sent the message.
-        at: String,
+        at: Call,
         /// Number of such messages.
         count: u64,
     },
@@ -136,7 +137,7 @@ pub enum Problem {
         /// Size of the receive buffer in bytes.
         room: u64,
         /// Call that received the message.
-        at: String,
+        at: Call,
         /// Number of such messages.
         count: u64,
     },
@@ -145,11 +146,11 @@ pub enum Problem {
         /// World rank whose call differs.
         rank: u32,
         /// Call of that rank.
-        at: String,
+        at: Call,
         /// First rank that entered the collective.
         other: u32,
         /// Call of the first rank.
-        other_at: String,
+        other_at: Call,
         /// Description of the difference.
         what: String,
     },
@@ -163,7 +164,7 @@ pub enum Problem {
         /// World rank of the receiver.
         rank: u32,
         /// Call that began the receive.
-        at: String,
+        at: Call,
         /// Number of such receives.
         count: u64,
     },
@@ -175,7 +176,7 @@ pub struct Blocked {
     /// World rank that waits.
     pub rank: u32,
     /// Call in which the rank waits.
-    pub at: String,
+    pub at: Call,
     /// World rank that the rank waits for; `None` for any rank, or if unknown.
     pub waits_for: Option<u32>,
     /// True if the rank that is waited for has ended.

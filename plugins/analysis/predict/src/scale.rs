@@ -22,7 +22,7 @@ use crate::cluster::Cluster;
 use crate::predict::{Prediction, Request, predict};
 use crate::series::{Point, Series, in_parallel};
 use crate::sweep::{Scale, Value};
-use nodescope_loop_tree::Program;
+use nodescope_loop_tree::{Program, Site};
 
 pub use extrapolate::{Extrapolation, Quantity};
 pub use fit::{Fit, Form, Term, relative};
@@ -152,6 +152,8 @@ pub struct Range {
 pub struct NamedFit {
     /// The fitted quantity in words, such as the work between two calls.
     pub what: String,
+    /// The same with the places of call sites in the source, as far as they are known.
+    pub named: String,
     /// Fitted function as text.
     pub form: String,
     /// Fitted values at the largest traced size and at the largest size of all, picoseconds for each execution.
@@ -333,26 +335,30 @@ fn named(extrapolation: &Extrapolation, largest: u32, last: u32) -> (Vec<NamedFi
         .map(|(_, sum, fit)| fit.error * sum / all)
         .sum();
     times.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let names = extrapolation.names();
     let fits = times
         .into_iter()
         .take(FITS)
         .map(|(quantity, sum, fit)| NamedFit {
-            what: match quantity {
-                Quantity::Burst(None, (site, function)) => {
-                    format!("work before the first call, {function} at {site}")
-                }
-                Quantity::Burst(Some((from, after)), (site, function)) => {
-                    format!("work from {after} at {from} to {function} at {site}")
-                }
-                Quantity::Opaque((site, function)) => format!("{function} at {site}"),
-                Quantity::Sent(_) | Quantity::Room(_) => String::new(),
-            },
+            what: what(quantity, &|site| names.address(site)),
+            named: what(quantity, &|site| names.text(site)),
             form: fit.form.to_string(),
             values: (fit.at(largest.into()), fit.at(last.into())),
             share: sum / all,
             error: fit.error,
         });
     (fits.collect(), error)
+}
+
+/// Returns a quantity in words; `text` returns call sites as text.
+fn what(quantity: Quantity, text: &dyn Fn(Site) -> String) -> String {
+    let call = |(site, function)| format!("{function} at {}", text(site));
+    match quantity {
+        Quantity::Burst(None, to) => format!("work before the first call, {}", call(to)),
+        Quantity::Burst(Some(from), to) => format!("work from {} to {}", call(from), call(to)),
+        Quantity::Opaque(at) => call(at),
+        Quantity::Sent(_) | Quantity::Room(_) => String::new(),
+    }
 }
 
 /// Returns strong scaling if the total work of all ranks grows more slowly than the square root of the number of ranks, else weak.
@@ -517,7 +523,7 @@ impl Scaled {
                 fit.form,
                 100.0 * fit.error,
                 crate::text::time(fit.values.1.max(0.0) as u64),
-                fit.what
+                fit.named
             )?;
         }
         Ok(())

@@ -250,8 +250,10 @@ impl Writer<'_> {
         let program = self.program;
         let op = &program.ops[call.op as usize];
         let mut record = self.empty(rank, state, function(op));
-        record.call_site = op.site.address;
-        if op.site.in_program {
+        (record.call_site, record.call_module) = (op.site.address, op.site.module);
+        let module_name = program.origin.names.modules.get(&op.site.module);
+        record.module_name = module_name.cloned().unwrap_or_default();
+        if op.site.address != 0 && op.site.module == 0 {
             record.flags = Flags(record.flags.0 | Flags::CALL_SITE_IN_PROGRAM.0);
         }
         match self.communicator(rank, op) {

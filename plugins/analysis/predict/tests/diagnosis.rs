@@ -8,6 +8,7 @@ use nodescope_predict::{
     Channel, Cluster, Code, FitError, Model, Options, Placement, Problem, Request, interpret,
     predict,
 };
+use nodescope_trace::{Place, Site};
 
 fn rank(absolute: u32) -> PeerRef {
     PeerRef::Absolute(absolute)
@@ -99,7 +100,45 @@ fn large_sends_to_each_other_deadlock_and_small_ones_do_not() {
         panic!("{found:?}");
     };
     assert_eq!(cycle.len(), 2);
-    assert_eq!(cycle[0].at, "MPI_Send at program+0x10");
+    assert_eq!(cycle[0].at.to_string(), "MPI_Send at program+0x10");
+}
+
+#[test]
+fn places_change_the_texts_alone() {
+    let mut builder = ProgramBuilder::new();
+    builder.compute(900).send(rank(1), 0, 8).ranks(1);
+    builder.receive(rank(0), 0, 8).ranks(1);
+    let mut program = builder.finish();
+    let plain = predict(&program, &cluster(), &Request::default()).unwrap();
+    let site = Site {
+        address: 0x30,
+        module: 0,
+    };
+    let place = Place {
+        function: Some("ring".into()),
+        file: Some("src/ring.c".into()),
+        line: Some(42),
+    };
+    program.origin.names.places.insert(site, place);
+    let mut named = predict(&program, &cluster(), &Request::default()).unwrap();
+    let (before, text) = (plain.text(), named.text());
+    let place = "MPI_Recv at ring (ring.c:42)";
+    assert!(
+        text.contains(&format!("{place}, because of MPI_Send at program+0x10")),
+        "{text}"
+    );
+    assert!(text.contains(&format!("to {place}")), "{text}");
+    assert_eq!(before.replace("MPI_Recv at program+0x30", place), text);
+    assert!(named.html().unwrap().contains(place));
+    // JSON has the address of each call, and the places beside.
+    let json: serde_json::Value = serde_json::from_str(&named.json()).unwrap();
+    assert_eq!(
+        json["outcome"]["waits"][0]["at"],
+        "MPI_Recv at program+0x30"
+    );
+    assert_eq!(json["places"]["program+0x30"]["line"], 42);
+    named.places.clear();
+    assert_eq!(named.json(), plain.json());
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn ring() -> Program {
         cores: vec![4, 4],
         threads: Some(2),
         windows: Vec::new(),
+        ..Origin::default()
     };
     program
 }

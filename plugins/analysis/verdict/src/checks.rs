@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nodescope_loop_tree::sequence::Entry;
-use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Sequences};
+use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Sequences, Site};
 use nodescope_predict::{Outcome, WaitKind};
 
 use crate::cause::Kind;
@@ -51,7 +51,7 @@ pub(crate) fn all(state: &State, outcome: &Outcome) -> Vec<Candidate> {
     found.extend(late_receiver(&state.sequences, outcome));
     let path = outcome.critical_path.as_ref();
     let name = path.and_then(|path| path.calls.first());
-    let longest = name.and_then(|(name, _)| find_call(&state.sequences, name));
+    let longest = name.and_then(|(name, _)| find_call(&state.sequences, name.site, &name.call));
     let messages = |kind, edit| Candidate {
         kind,
         subject: Subject::Messages(longest),
@@ -62,10 +62,10 @@ pub(crate) fn all(state: &State, outcome: &Outcome) -> Vec<Candidate> {
     found
 }
 
-/// Returns the call that the interpreter names so.
-fn find_call(sequences: &Sequences, name: &str) -> Option<Call> {
+/// Returns the call that the interpreter means by a call site and the name of a function.
+fn find_call(sequences: &Sequences, site: Site, function: &str) -> Option<Call> {
     let mut entries = sequences.ranks.iter().flat_map(|rank| &rank.entries);
-    let found = entries.find(|e| format!("{} at {}", e.op.function, e.op.site) == name);
+    let found = entries.find(|e| e.op.site == site && e.op.function.name() == function);
     found.map(call)
 }
 
@@ -251,7 +251,7 @@ fn short_messages(state: &State) -> Option<Candidate> {
 fn late_receiver(sequences: &Sequences, outcome: &Outcome) -> Option<Candidate> {
     let mut waits = outcome.waits.iter();
     let wait = waits.find(|wait| wait.kind == WaitKind::LateReceiver)?;
-    let call = find_call(sequences, &wait.because_of)?;
+    let call = find_call(sequences, wait.because_of.site, &wait.because_of.call)?;
     Some(Candidate {
         kind: Kind::LateReceiver,
         subject: Subject::Call {

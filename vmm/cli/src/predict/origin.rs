@@ -1,14 +1,17 @@
-//! What results tell about a traced run beside its trace: measurement windows, and the number of threads of a rank.
+//! What results tell about a traced run beside its trace: measurement windows, the number of threads of a rank, and the places of call
+//! sites in the source.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_config::quantity::Time;
-use nodescope_loop_tree::{Sequences, WindowSpan};
+use nodescope_loop_tree::{Sequences, Site, WindowSpan};
 use nodescope_window::WindowsFile;
 
 use crate::openmp::most_threads;
+use crate::site_names;
 
 /// Completes the origin of sequences from the results in which their trace lies. A trace that lies elsewhere has no other results. Windows
 /// that cannot be read give a note.
@@ -27,6 +30,9 @@ pub fn complete(sequences: &mut Sequences, trace: &Path) {
         }
     }
     let ranks = sequences.ranks.len() as u32;
+    let entries = sequences.ranks.iter().flat_map(|rank| &rank.entries);
+    let sites: BTreeSet<Site> = entries.map(|entry| entry.op.site).collect();
+    site_names::read(folder, &mut sequences.origin.names, sites);
     sequences.origin.threads = most_threads(folder, ranks).or_else(|| stated_threads(folder));
 }
 

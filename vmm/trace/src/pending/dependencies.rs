@@ -12,6 +12,7 @@ use super::job::{Job, PENDING_SEND, truncation};
 use super::operation::{self, Incoming, Kind, Need, Operation, Outgoing, RequiredMembers};
 use super::{CallSite, Deadlock, PendingCall, PendingCalls, Waits, text};
 use crate::event::Unfinished;
+use crate::site::{Call, Site, SiteNames};
 
 /// Maximum number of ranks, receives and requests that are examined for all calls of a job together: a second or two of the host's time.
 /// The limit exists because a guest can report any number of calls. Calls beyond the limit are not judged. About 4000 ranks that all wait
@@ -31,7 +32,7 @@ pub fn add_pending_calls(
     job: &mut Job,
     number: usize,
     mut calls: Vec<(u32, Unfinished)>,
-    modules: &BTreeMap<u64, String>,
+    names: &SiteNames,
     pending: &mut PendingCalls,
 ) {
     calls.sort_by_key(|(node, call)| (call.rank, *node, call.thread, call.sequence));
@@ -61,7 +62,7 @@ pub fn add_pending_calls(
     let mut blocked: BTreeMap<u32, Vec<Waits>> = BTreeMap::new();
     for ((node, call), pending_operation) in calls.iter().zip(&operations) {
         let waits = match pending_operation {
-            Some(pending_operation) => needs.of(pending_operation, modules),
+            Some(pending_operation) => needs.of(pending_operation, names),
             None => Waits::Unknown,
         };
         if let Some(pending_operation) = pending_operation
@@ -74,7 +75,7 @@ pub fn add_pending_calls(
         {
             // The receive would have returned an error, or the MPI library has ended the program inside the call.
             let at = (pending_operation.operation.site, pending_operation.rank);
-            let fault = truncation(number, at, receive, found, modules);
+            let fault = truncation(number, at, receive, found, names);
             pending.faults.push(fault);
         }
         if let Peer::Rank(rank) = call.rank {
@@ -89,10 +90,9 @@ pub fn add_pending_calls(
             function: call.function.name(),
             entry_ps: call.entry.time,
             call: record.map_or_else(
-                || call.function.name().to_owned(),
-                |record| text::call(record, needs.job),
+                || Call::without_site(call.function.name()),
+                |record| names.call(text::call(record, needs.job), Site::of(record)),
             ),
-            site: record.and_then(|record| CallSite::of(record).location(modules)),
             waits,
         });
     }
@@ -183,11 +183,7 @@ impl DependencyFinder<'_> {
         }
     }
 
-    fn of(
-        &self,
-        pending_operation: &PendingOperation<'_>,
-        modules: &BTreeMap<u64, String>,
-    ) -> Waits {
+    fn of(&self, pending_operation: &PendingOperation<'_>, names: &SiteNames) -> Waits {
         let (rank, record) = (pending_operation.rank, pending_operation.record);
         if record.flags.contains(Flags::POLL_RUN) || record.function.polls() {
             return Waits::Polling {
@@ -196,8 +192,8 @@ impl DependencyFinder<'_> {
         }
         let (need, of) = match record.function {
             _ if self.job.inexact => (None, Vec::new()),
-            Function::Wait | Function::Waitall => self.all_of(rank, record, modules),
-            Function::Waitany | Function::Waitsome => self.any_of(rank, record, modules),
+            Function::Wait | Function::Waitall => self.all_of(rank, record, names),
+            Function::Waitany | Function::Waitsome => self.any_of(rank, record, names),
             Function::Finalize => (self.finalize(), Vec::new()),
             Function::Probe | Function::Mprobe => {
                 let probe = operation::probe(record);
@@ -364,18 +360,18 @@ impl DependencyFinder<'_> {
         &self,
         rank: u32,
         record: &MpiRecord,
-        modules: &BTreeMap<u64, String>,
-    ) -> (Option<Need>, Vec<String>) {
+        names: &SiteNames,
+    ) -> (Option<Need>, Vec<Call>) {
         let (mut all, mut of) = (BTreeSet::new(), Vec::new());
         let (mut perhaps, mut perhaps_of) = (BTreeSet::new(), Vec::new());
-        let mut any: Option<(Vec<u32>, String)> = None;
+        let mut any: Option<(Vec<u32>, Call)> = None;
         let mut sure = record.requests.iter().any(|&serial| serial != 0);
         for waited in self.waited(rank, record) {
             let Some((operation, need)) = waited else {
                 sure = false;
                 continue;
             };
-            let text = text::begun(operation, modules);
+            let text = text::begun(operation, names);
             match need {
                 Need::Nothing => {}
                 Need::All(ranks) => {
@@ -410,8 +406,8 @@ impl DependencyFinder<'_> {
         &self,
         rank: u32,
         record: &MpiRecord,
-        modules: &BTreeMap<u64, String>,
-    ) -> (Option<Need>, Vec<String>) {
+        names: &SiteNames,
+    ) -> (Option<Need>, Vec<Call>) {
         let (mut any, mut of) = (BTreeSet::new(), Vec::new());
         for waited in self.waited(rank, record) {
             match waited {
@@ -420,7 +416,7 @@ impl DependencyFinder<'_> {
                 Some((_, Need::Nothing)) => return (Some(Need::Nothing), Vec::new()),
                 Some((operation, Need::All(ranks) | Need::Any(ranks) | Need::Perhaps(ranks))) => {
                     any.extend(ranks);
-                    of.push(text::begun(operation, modules));
+                    of.push(text::begun(operation, names));
                 }
             }
         }

@@ -13,6 +13,7 @@ use super::text;
 use super::windows::Windows;
 use super::{CallSite, Fault, MAX_REPORTED, PendingCalls};
 use crate::event::Unfinished;
+use crate::site::SiteNames;
 
 /// Serial of the message of a pending blocking send. No request has this serial.
 pub const PENDING_SEND: u64 = u64::MAX;
@@ -310,26 +311,26 @@ impl Job {
         mut self,
         number: usize,
         calls: Vec<(u32, Unfinished)>,
-        modules: &BTreeMap<u64, String>,
+        names: &SiteNames,
         pending: &mut PendingCalls,
     ) {
         for (rank, site, receive) in std::mem::take(&mut self.truncated) {
             if let Some((from, tag, message)) = self.messages.take_match(rank, &receive) {
                 let at = (site, rank);
-                let fault = truncation(number, at, &receive, (from, tag, message), modules);
+                let fault = truncation(number, at, &receive, (from, tag, message), names);
                 pending.faults.push(fault);
             }
         }
-        super::dependencies::add_pending_calls(&mut self, number, calls, modules, pending);
+        super::dependencies::add_pending_calls(&mut self, number, calls, names, pending);
         for (&key, order) in &self.orders {
             if let Some(mismatch) = &order.mismatch {
                 pending.faults.push(Fault::Mismatch {
                     job: number,
                     communicator: self.name(key),
                     rank: mismatch.rank,
-                    at: mismatch.at.text(modules),
+                    at: mismatch.at.call(names),
                     other: mismatch.other,
-                    other_at: mismatch.other_at.text(modules),
+                    other_at: mismatch.other_at.call(names),
                 });
             }
         }
@@ -345,7 +346,7 @@ impl Job {
                 to,
                 tag,
                 bytes: first.bytes,
-                sent_by: first.site.text(modules),
+                sent_by: first.site.call(names),
                 count,
             });
         }
@@ -353,7 +354,7 @@ impl Job {
             pending.faults.push(Fault::Failed {
                 job: number,
                 rank,
-                at: site.text(modules),
+                at: site.call(names),
                 result,
                 count,
             });
@@ -367,7 +368,7 @@ pub fn truncation(
     (site, to): (CallSite, u32),
     receive: &Incoming,
     (from, tag, message): (u32, u32, super::messages::Message),
-    modules: &BTreeMap<u64, String>,
+    names: &SiteNames,
 ) -> Fault {
     Fault::Truncated {
         job,
@@ -376,7 +377,7 @@ pub fn truncation(
         tag,
         bytes: message.bytes,
         room: receive.room,
-        at: site.text(modules),
-        sent_by: message.site.text(modules),
+        at: site.call(names),
+        sent_by: message.site.call(names),
     }
 }

@@ -1,13 +1,12 @@
 //! Calls and operations in words.
 
-use std::collections::BTreeMap;
-
 use nodescope_hypercall::record::communicator as ids;
 use nodescope_hypercall::{Function, MpiRecord, Peer, Tag};
 
 use super::job::Job;
 use super::objects;
 use super::operation::{self, Incoming, Kind, Operation, Outgoing};
+use crate::site::{Call, SiteNames};
 
 /// Returns the name of a communicator for people.
 pub fn communicator(id: u64) -> String {
@@ -51,18 +50,15 @@ fn arguments(kind: &Kind) -> Vec<String> {
     }
 }
 
-/// Returns an operation under way as text: the call that began the operation, and the call site.
-pub fn begun(operation: &Operation, modules: &BTreeMap<u64, String>) -> String {
+/// Returns an operation under way as the call that began the operation.
+pub fn begun(operation: &Operation, names: &SiteNames) -> Call {
     let site = &operation.site;
     let list = arguments(&operation.kind).join(", ");
     let begun = match list.is_empty() {
         true => site.function.name().to_owned(),
         false => format!("{}({list})", site.function.name()),
     };
-    match site.location(modules) {
-        Some(site) => format!("{begun} at {site}"),
-        None => begun,
-    }
+    names.call(begun, site.site())
 }
 
 /// Returns the arguments of a call on a window or file that name other ranks.

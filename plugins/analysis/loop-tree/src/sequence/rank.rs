@@ -327,10 +327,7 @@ impl RankState {
             burst: std::mem::take(&mut self.burst),
             op: Op {
                 function: record.function,
-                site: Site {
-                    address: record.call_site,
-                    in_program: record.flags.contains(Flags::CALL_SITE_IN_PROGRAM),
-                },
+                site: Site::of(record),
                 communicator,
                 derived: record.element_size > LARGEST_PREDEFINED,
                 more: false,

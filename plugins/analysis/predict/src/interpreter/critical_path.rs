@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use nodescope_trace::Call;
+
 use super::Interpreter;
-use crate::code::NONE;
+use crate::code::{NONE, describe};
 use crate::result::CriticalPath;
 
 /// A moment of a rank, from which the critical path goes back.
@@ -103,16 +105,16 @@ impl Interpreter<'_> {
         path.ranks = ranks;
         path.calls = calls
             .into_iter()
-            .map(|(site, time)| (self.site_name(site), time))
+            .map(|(site, time)| (self.call_at(site), time))
             .collect();
         Some(path)
     }
 
-    /// Returns a call site and function as text.
-    pub(super) fn site_name(&self, site: u32) -> String {
+    /// Returns the call of a function and call site, by their index in the code.
+    pub(super) fn call_at(&self, site: u32) -> Call {
         match self.code.op_at(site) {
-            Some(op) => format!("{} at {}", op.function, op.site),
-            None => "unknown".to_owned(),
+            Some(op) => describe(&self.code.program.origin.names, op),
+            None => Call::without_site("unknown"),
         }
     }
 }

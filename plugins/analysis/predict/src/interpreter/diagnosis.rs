@@ -174,8 +174,8 @@ impl Interpreter<'_> {
         sums.into_iter()
             .map(|((kind, at, because_of), sum)| WaitState {
                 kind: *kind,
-                at: self.site_name(*at),
-                because_of: self.site_name(*because_of),
+                at: self.call_at(*at),
+                because_of: self.call_at(*because_of),
                 count: sum.count,
                 time: sum.time,
                 longest: sum.longest,

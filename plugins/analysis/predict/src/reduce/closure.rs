@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use nodescope_loop_tree::{Action, Sequences};
 
-use super::describe;
 use super::select::Occurrence;
+use crate::code::describe;
 
 /// A rank, its call, and the reason why the fragment is not closed or cannot be reduced.
 pub type Refusal = (u32, String, String);
@@ -128,9 +128,9 @@ impl<'a> Closure<'a> {
 
     fn call(&self, (rank, index): At) -> String {
         let entries = &self.sequences.ranks[rank as usize].entries;
-        entries
-            .get(index)
-            .map_or("the end".to_owned(), |entry| describe(&entry.op))
+        entries.get(index).map_or("the end".to_owned(), |entry| {
+            describe(&self.sequences.origin.names, &entry.op).to_string()
+        })
     }
 
     /// Checks that an occurrence is closed; the error is the reason why it is not.
@@ -160,7 +160,7 @@ impl<'a> Closure<'a> {
             for index in start..end {
                 let at = (rank, index);
                 let op = &self.sequences.ranks[rank as usize].entries[index].op;
-                let refuse = |reason: String| Err((rank, describe(op), reason));
+                let refuse = |reason: String| Err((rank, self.call(at), reason));
                 let peers = match &op.action {
                     Action::Send { .. } | Action::Receive { .. } => 1,
                     Action::SendReceive { send, receive } => {

@@ -78,7 +78,7 @@ impl FromStr for Selection {
                 _ => Err(form()),
             };
         }
-        let address = text.strip_prefix("program+").unwrap_or(text);
+        let (_, address) = text.rsplit_once('+').unwrap_or(("", text));
         let digits = address.strip_prefix("0x").ok_or_else(form)?;
         u64::from_str_radix(digits, 16).map_err(|_| form())?;
         Ok(Selection::Site(text.to_owned()))
@@ -108,8 +108,9 @@ impl Selection {
         let ranges: Vec<Vec<(usize, usize)>> = match self {
             Selection::Site(site) => (sequences.ranks.iter())
                 .map(|sequence| {
+                    let names = &program.origin.names;
                     let entries = sequence.entries.iter().enumerate();
-                    let at = entries.filter(|(_, entry)| entry.op.site.to_string() == *site);
+                    let at = entries.filter(|(_, entry)| names.address(entry.op.site) == *site);
                     at.map(|(index, _)| (index, index + 1)).collect()
                 })
                 .collect(),
@@ -214,7 +215,13 @@ fn write(program: &Program, body: u32, indent: usize, seen: &mut u32, text: &mut
         match program.forest.get(node) {
             Node::Leaf(symbol) => {
                 let op = &program.ops[program.steps[symbol as usize].op as usize];
-                text.push_str(&format!("{} at {}\n", op.function, op.site));
+                let (names, site) = (&program.origin.names, op.site);
+                let call = names.call(op.function.name(), site);
+                // A call site is selected by its address.
+                match names.place(site) {
+                    Some(_) => text.push_str(&format!("{call}, {}\n", names.address(site))),
+                    None => text.push_str(&format!("{call}\n")),
+                }
             }
             Node::Loop { count, body } => {
                 *seen += 1;

@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::program::{Column, Rank, Step};
 use nodescope_loop_tree::{Action, Bursts, CollectiveKind, Op, Origin, PeerRef, Program, Site};
+use nodescope_trace::SiteNames;
 
 use super::ScaleError;
 use super::fit::{Fit, Form};
 use super::shape::{Partner, SHAPES, Shape};
 use super::structure::{RoleProgram, Structure, Traced, walk};
+use crate::code::describe;
 
 type At = (Site, Function);
 
@@ -112,6 +114,7 @@ impl Extrapolation {
                 ranks: (0..program.ranks.len() as u32)
                     .map(|rank| program.unfold(rank))
                     .collect(),
+                names: program.origin.names.clone(),
             })
             .collect();
         let communicators = communicators(programs, &traced)?;
@@ -165,6 +168,11 @@ impl Extrapolation {
                 .last()
                 .map_or(Vec::new(), |program| program.notes.clone()),
         })
+    }
+
+    /// Returns the names of the call sites of the largest traced program.
+    pub fn names(&self) -> &SiteNames {
+        &self.origin.names
     }
 
     /// Returns the arrangement of the ranks.
@@ -282,6 +290,7 @@ impl Extrapolation {
             cores: cores.map_or(Vec::new(), |cores| vec![cores; nodes]),
             threads: self.origin.threads,
             windows: Vec::new(),
+            names: self.origin.names.clone(),
         }
     }
 
@@ -597,7 +606,7 @@ fn lists(traced: &Traced) -> Result<(), ScaleError> {
                 return Err(ScaleError::Lists {
                     rank,
                     ranks: traced.size,
-                    at: format!("{} at {}", entry.op.function, entry.op.site),
+                    at: describe(&traced.names, &entry.op).to_string(),
                 });
             }
         }

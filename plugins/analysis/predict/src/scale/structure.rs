@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodescope_loop_tree::{Action, Forest, Node, Op, PeerRef, Sequence};
+use nodescope_trace::SiteNames;
 
 use super::shape::{Partner, Role, Shape};
+use crate::code::describe;
 
 /// Traced ranks of a run.
 #[derive(Clone, Debug)]
@@ -13,6 +15,8 @@ pub struct Traced {
     pub size: u32,
     /// The sequence of each rank; peers are world ranks.
     pub ranks: Vec<Sequence>,
+    /// Names of the run's call sites.
+    pub names: SiteNames,
 }
 
 /// A part of a rank's program: an operation or a loop.
@@ -131,10 +135,6 @@ fn blind(op: &Op) -> Op {
     op
 }
 
-fn describe(op: &Op) -> String {
-    format!("{} at {}", op.function, op.site)
-}
-
 fn role_program(
     shape: Shape,
     traced: &[Traced],
@@ -172,7 +172,11 @@ fn role_program(
             };
             if let Err((one, other)) = same.bodies(bodies[0], body) {
                 let told = |symbol: Option<u32>| match symbol {
-                    Some(symbol) => describe(&symbols.ops[symbol as usize]),
+                    Some(symbol) => {
+                        let (names, op) =
+                            (&traced[members[0].0].names, &symbols.ops[symbol as usize]);
+                        describe(names, op).to_string()
+                    }
                     None => "nothing more".to_owned(),
                 };
                 return Err(format!(
@@ -202,7 +206,7 @@ fn role_program(
     let mut sets: Vec<[Option<BTreeSet<Partner>>; 3]> =
         vec![[None, None, None]; positions as usize];
     for (number, &(index, rank)) in members.iter().enumerate() {
-        let Traced { size, ranks } = &traced[index];
+        let Traced { size, ranks, names } = &traced[index];
         let own = |loop_number: u32| all_counts[loop_number as usize][number];
         let entries = &ranks[rank as usize].entries;
         let mut at = 0;
@@ -233,7 +237,7 @@ fn role_program(
                 if left.is_empty() {
                     wrong = Some(format!(
                         "{}: the partner of rank {rank} of {size} is rank {peer}, which is not where other ranks of its place have theirs",
-                        describe(op)
+                        describe(names, op)
                     ));
                 }
                 *set = Some(left);
