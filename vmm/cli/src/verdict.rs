@@ -112,7 +112,7 @@ fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
         }
     }
     if seen {
-        verdict.add(&[Kind::MemoryBound, Kind::ContendedLine], causes);
+        verdict.add(&Kind::OF_WINDOWS, causes);
     }
 }
 

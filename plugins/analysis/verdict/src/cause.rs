@@ -33,8 +33,6 @@ pub enum Kind {
     MemoryBound,
     /// Threads take lines of memory from each other.
     ContendedLine,
-    /// Data are in another socket's memory.
-    RemoteMemory,
     /// Threads of a loop have unequal work.
     ThreadImbalance,
     /// One thread computes while the others wait.
@@ -54,7 +52,7 @@ impl Kind {
         Kind::Bandwidth,
     ];
     /// The kinds that a window's profile shows.
-    pub const OF_WINDOWS: [Kind; 3] = [Kind::MemoryBound, Kind::ContendedLine, Kind::RemoteMemory];
+    pub const OF_WINDOWS: [Kind; 2] = [Kind::MemoryBound, Kind::ContendedLine];
     /// The kinds that records of OpenMP show.
     pub const OF_THREADS: [Kind; 2] = [Kind::ThreadImbalance, Kind::SerialThread];
 
@@ -71,7 +69,6 @@ impl Kind {
             Kind::Bandwidth => "bandwidth of the network",
             Kind::MemoryBound => "waiting for caches and memory",
             Kind::ContendedLine => "lines of memory that threads take from each other",
-            Kind::RemoteMemory => "remote memory",
             Kind::ThreadImbalance => "imbalance between threads",
             Kind::SerialThread => "code of one thread",
         }

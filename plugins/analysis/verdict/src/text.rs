@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::cause::{Cause, Class, Kind, Place, Verdict};
+use crate::cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
 use crate::checks::{Candidate, Subject};
 use crate::edit::{Call, Stretch};
 use crate::verdict::Names;
@@ -110,7 +110,6 @@ pub(crate) fn remedy(kind: Kind) -> &'static str {
         Kind::ContendedLine => {
             "Give each thread lines of its own: pad the data to 64 bytes or more."
         }
-        Kind::RemoteMemory => "Let each thread write first to the data that it uses.",
         Kind::ThreadImbalance => "Try schedule(dynamic) or schedule(guided), or smaller chunks.",
         Kind::SerialThread => "Share this code between threads.",
     }
@@ -152,11 +151,17 @@ impl Cause {
 }
 
 impl Verdict {
-    /// Returns the kinds of causes that are ruled out, with the gain of each, as a list.
+    /// Returns the kinds of causes that are ruled out, with the gain of each that has one, as a list.
     pub fn ruled_out_text(&self) -> String {
-        let each = self.ruled_out.iter();
-        let each = each.map(|out| format!("{} {:.1} %", out.kind.name(), 100.0 * out.gain));
-        each.collect::<Vec<_>>().join(", ")
+        let text = |out: &RuledOut| match 100.0 * out.gain {
+            0.05.. => format!("{} {:.1} %", out.kind.name(), 100.0 * out.gain),
+            _ => out.kind.name().to_owned(),
+        };
+        self.ruled_out
+            .iter()
+            .map(text)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Returns the verdict as lines of text, each at most `width` characters long.
