@@ -16,6 +16,7 @@ use serde_json::Value;
 const PAGES: [&str; 11] = [
     "five-minutes.md",
     "report.md",
+    "verdict.md",
     "results.md",
     "windows.md",
     "predicting.md",

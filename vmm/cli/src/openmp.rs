@@ -18,13 +18,14 @@ use nodescope_openmp::{
     Selection, TITLE,
 };
 use nodescope_report::PageSection;
-use nodescope_symbols::Names;
+use nodescope_symbols::{ListedFiles, Names};
 use nodescope_trace::{Body, ProgramFinder, TraceError, TraceReader, Wait, WaitBuilder};
 
 use crate::args;
 use crate::config::THIS_PROGRAM;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::outlive_signals;
+use crate::site_names::job_programs;
 use crate::terminal::{print, print_json};
 use crate::trace::{cache, cannot_start, fail, mpi, remove_files, sources};
 
@@ -202,12 +203,18 @@ fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
-/// Returns the locator of call sites in `folders`, among the files that guests have left in the results, and on this machine. Programs of
+/// Returns the locator of call sites in the job's programs, in `folders`, among the files that guests have left in the results, and on this
+/// machine. Programs of
 /// guests are read in a process of its own.
 fn locator(folders: &[PathBuf], results: &[PathBuf]) -> CodeLocator {
     let files: Vec<PathBuf> = results.iter().map(|path| path.join(FILES)).collect();
     let names = Names::in_process(Path::new(THIS_PROGRAM));
-    CodeLocator::new(folders).among(&files).with(names)
+    let mut job = ListedFiles::default();
+    for (path, data) in results.iter().flat_map(|results| job_programs(results)) {
+        job.insert(&path, data);
+    }
+    let locator = CodeLocator::new(folders).with_job(job);
+    locator.among(&files).with(names)
 }
 
 /// Returns whether a results folder has records of the OpenMP tracer.

@@ -34,6 +34,20 @@ pub fn locate(results: &Path, pending: &mut PendingCalls) {
     pending.locate(|names, sites| locator.add(names, sites));
 }
 
+/// Returns the programs and libraries of a run's job, with their paths in guests.
+pub fn job_programs(results: &Path) -> Vec<(String, Vec<u8>)> {
+    let disk = results.join(JOB_DISK);
+    let size = disk.metadata().map_or(0, |disk| disk.len());
+    if !(1..=HOST_FILE_LIMIT).contains(&size) {
+        return Vec::new();
+    }
+    let files = fs::read(&disk).map(|disk| job_files(&disk).unwrap_or_default());
+    let files = files.unwrap_or_default().into_iter();
+    let programs = files.filter(|file| file.data.starts_with(ELF));
+    let programs = programs.map(|file| (format!("/job/{}", file.path), file.data));
+    programs.collect()
+}
+
 /// Locator of call sites in the programs and libraries of a run: the files of its job, and those that its guests have left.
 struct Locator {
     files: ListedFiles,
@@ -50,16 +64,9 @@ impl Locator {
             paths: BTreeMap::new(),
             makes,
         };
-        let disk = results.join(JOB_DISK);
-        let size = disk.metadata().map_or(0, |disk| disk.len());
-        if (1..=HOST_FILE_LIMIT).contains(&size)
-            && let Ok(files) = fs::read(&disk).map(|disk| job_files(&disk).unwrap_or_default())
-        {
-            for file in files.into_iter().filter(|file| file.data.starts_with(ELF)) {
-                let path = format!("/job/{}", file.path);
-                locator.files.insert(&path, file.data);
-                locator.list(path);
-            }
+        for (path, data) in job_programs(results) {
+            locator.files.insert(&path, data);
+            locator.list(path);
         }
         locator.folder(&results.join(FILES), DEPTH, &mut { ENTRIES });
         locator

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodescope_symbols::{FileId, Files, HOST_FILE_LIMIT, Names};
+use nodescope_symbols::{FileId, Files, HOST_FILE_LIMIT, ListedFiles, Names, Sources};
 use serde::Serialize;
 
 use crate::record::{Module, Site};
@@ -77,12 +77,14 @@ impl Files for HostFiles {
 
 /// Locator of call sites in the files of this machine.
 ///
-/// A module is looked for by its file name in the given folders, then anywhere among the given results, and then at the path that it had
-/// where the program ran. A file whose build id differs from the module's is another version and is not used.
+/// A module is looked for among the files of the job, then by its file name in the given folders, then anywhere among the given results, and
+/// then at the path that it had where the program ran. A file whose build id differs from the module's is another version and is not used.
 pub struct CodeLocator {
     folders: Vec<PathBuf>,
     /// Paths of the files among results, by file name.
     among_results: BTreeMap<OsString, Vec<PathBuf>>,
+    /// Files that the host put into the guest, by their paths there.
+    job: ListedFiles,
     names: Names,
     found: BTreeMap<(String, Option<String>), Option<FileId>>,
     notes: Vec<String>,
@@ -94,6 +96,7 @@ impl CodeLocator {
         CodeLocator {
             folders: folders.to_vec(),
             among_results: BTreeMap::new(),
+            job: ListedFiles::default(),
             names: Names::here(),
             found: BTreeMap::new(),
             notes: Vec::new(),
@@ -107,6 +110,11 @@ impl CodeLocator {
             self.list(folder, DEPTH, &mut left);
         }
         self
+    }
+
+    /// Also searches files that the host put into the guest, by the paths that they had there.
+    pub fn with_job(self, job: ListedFiles) -> CodeLocator {
+        CodeLocator { job, ..self }
     }
 
     /// Has names made by `names`, such as in a process of its own.
@@ -152,7 +160,8 @@ impl CodeLocator {
         };
         // The return address may belong to the line after the call, so the address before it is looked up.
         let before = site.address.saturating_sub(1);
-        let location = self.names.locate_address(&HostFiles, &file, before);
+        let files = Sources(vec![&self.job, &HostFiles]);
+        let location = self.names.locate_address(&files, &file, before);
         for lost in self.names.take_lost() {
             self.note(lost);
         }
@@ -188,24 +197,20 @@ impl CodeLocator {
         let among = name.and_then(|name| self.among_results.get(name));
         candidates.extend(among.into_iter().flatten().cloned());
         candidates.push(PathBuf::from(&module.path));
+        let in_job = self.job.read_path(&module.path).is_some();
+        let of_job = in_job.then(|| file_of("tmpfs", module.path.clone()));
+        let of_host = candidates.iter().filter(|path| path.is_file());
+        let of_host = of_host.map(|path| file_of("", path.display().to_string()));
         let mut other = None;
         let mut found = None;
-        for candidate in candidates.iter().filter(|path| path.is_file()) {
-            let file = FileId {
-                file_system: String::new(),
-                device: String::new(),
-                mount: String::new(),
-                path: candidate.display().to_string(),
-                inode: 0,
-                mapping: 0,
-                deleted: false,
-            };
-            let there = self.names.locate_address(&HostFiles, &file, 0).build_id;
+        let files = Sources(vec![&self.job, &HostFiles]);
+        for file in of_job.into_iter().chain(of_host) {
+            let there = self.names.locate_address(&files, &file, 0).build_id;
             if there == module.build_id {
                 found = Some(file);
                 break;
             }
-            other = Some(candidate.display().to_string());
+            other = Some(file.path);
         }
         for lost in self.names.take_lost() {
             self.note(lost);
@@ -225,6 +230,18 @@ impl CodeLocator {
         }
         self.found.insert(key, found.clone());
         found
+    }
+}
+
+fn file_of(file_system: &str, path: String) -> FileId {
+    FileId {
+        file_system: file_system.into(),
+        device: file_system.into(),
+        mount: String::new(),
+        path,
+        inode: 0,
+        mapping: 0,
+        deleted: false,
     }
 }
 
