@@ -13,7 +13,7 @@ use nodescope_test_needs::{Need, have};
 use serde_json::Value;
 
 /// Pages whose scripts run, in this order: later pages use results of earlier ones.
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 12] = [
     "five-minutes.md",
     "report.md",
     "verdict.md",

@@ -24,7 +24,7 @@ fn entry(time: u64, site: u64, function: Function, action: Action) -> Entry {
             function,
             site: Site {
                 address: site,
-                in_program: true,
+                module: 0,
             },
             communicator: 0,
             derived: false,
