@@ -76,8 +76,8 @@ fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
     for (number, rank) in sequences.ranks.iter().enumerate() {
         for (stretch, entry) in stretches(&rank.entries) {
             let of_rank = sums.entry(stretch).or_default().entry(number).or_default();
-            of_rank.0 += entry.burst.time;
-            of_rank.1 += entry.burst.instructions;
+            of_rank.0 = of_rank.0.saturating_add(entry.burst.time);
+            of_rank.1 = of_rank.1.saturating_add(entry.burst.instructions);
         }
     }
     let mut found: Vec<(u64, Candidate)> = Vec::new();
@@ -86,21 +86,22 @@ fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
         if ranks < 2 || (sums.len() < ranks && sums.len() * 4 > ranks) {
             continue;
         }
-        let all: u64 = sums.values().map(|sum| sum.0).sum();
-        let instructions: u64 = sums.values().map(|sum| sum.1).sum();
+        let all: u128 = sums.values().map(|sum| u128::from(sum.0)).sum();
+        let instructions: u128 = sums.values().map(|sum| u128::from(sum.1)).sum();
         let Some((&rank, &own)) = sums.iter().max_by_key(|(_, sum)| sum.0) else {
             continue;
         };
-        let mean = all / ranks as u64;
-        let others = ranks as u64 - 1;
-        let others = ((all - own.0) / others, (instructions - own.1) / others);
+        let mean = (all / ranks as u128) as u64;
+        let of_others =
+            |all: u128, own: u64| ((all - u128::from(own)) / (ranks as u128 - 1)) as u64;
+        let others = (of_others(all, own.0), of_others(instructions, own.1));
         if (own.0 - mean).saturating_mul(LEAST_EXCESS) < time {
             continue;
         }
         let parts = |sum: u64| (u128::from(mean) * u128::from(MILLION)).checked_div(sum.into());
         let parts = (sums.iter()).filter_map(|(rank, sum)| Some((*rank, parts(sum.0)? as u64)));
         let candidate = Candidate {
-            kind: match others.0 * ALONE < own.0 {
+            kind: match others.0.saturating_mul(ALONE) < own.0 {
                 true => Kind::SerialRank,
                 false => Kind::Imbalance,
             },

@@ -1,6 +1,6 @@
 //! Changes of a program or its cluster, whose effect on the time is asked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::{Burst, Entry};
@@ -94,7 +94,7 @@ impl Edit {
 fn scale(sequences: &mut Sequences, stretch: Stretch, parts: &BTreeMap<usize, u64>) {
     for (&rank, &parts) in parts {
         let entries = &mut sequences.ranks[rank].entries;
-        let matching: BTreeSet<usize> = (stretches(entries).enumerate())
+        let matching: Vec<usize> = (stretches(entries).enumerate())
             .filter(|(_, (at, _))| *at == stretch)
             .map(|(index, _)| index)
             .collect();

@@ -1,8 +1,8 @@
 //! The program on the cluster on which it was traced.
 //!
 //! Latency and bandwidth of the links are known. What messages cost in software is not: the time of a send or a receive is a shape, 1 us and
-//! 0.1 ns a byte, times one factor. The factor is chosen so that the second half of the replay takes the traced
-//! time.
+//! 0.1 ns a byte, times one factor. The factor is chosen so that the second half of the replay takes
+//! the traced time.
 
 use nodescope_loop_tree::{Program, Sequences};
 use nodescope_predict::{
@@ -34,7 +34,7 @@ const USUAL_FACTOR: f64 = 4.0;
 /// Least number of calls of a rank for a fit.
 const FEWEST_CALLS: usize = 8;
 
-/// Replays sequences on the cluster of the traced run.
+/// The cluster of the traced run, on which sequences are replayed.
 #[derive(Debug)]
 pub struct Replay {
     /// The cluster, with fitted overheads.
@@ -103,15 +103,6 @@ impl Replay {
         Ok(Replay {
             cluster: cluster(link, low),
         })
-    }
-
-    /// Replays sequences on the fitted cluster.
-    ///
-    /// # Errors
-    ///
-    /// As [`interpret`].
-    pub fn time(&self, sequences: &Sequences) -> Result<u64, FitError> {
-        time_on(&self.cluster, sequences)
     }
 
     /// Replays sequences on the fitted cluster, with the waits and the critical path.
