@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure};
 use crate::results::report as read;
 use crate::sections::sections;
 use crate::terminal::{print, print_json};
-use crate::verdict::for_report;
+use crate::verdict::add_verdict;
 
 /// Prints the report of a run's results.
 pub fn report(args: &args::Report) -> Result<Exit, Failure> {
@@ -19,7 +19,7 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
         _ => None,
     };
     let mut report = read(&args.results, core, &args.core)?;
-    report.verdict = for_report(&args.results, &report.windows);
+    add_verdict(&mut report, &args.results);
     if args.html {
         report.sections.extend(sections(&args.results));
     }

@@ -31,7 +31,7 @@ use crate::progress::{ProgressOptions, ProgressReporter};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
 use crate::terminal::{argument, print};
-use crate::verdict::for_report;
+use crate::verdict::add_verdict;
 use crate::{check, config, distributed, openmp, sandbox, snapshot};
 
 /// File name of the study's copy among the results.
@@ -664,7 +664,7 @@ fn print_summary(
     let _span = tracing::info_span!("report").entered();
     let folder = results.path();
     let mut report = report(folder, None, &[])?;
-    report.verdict = for_report(folder, &report.windows);
+    add_verdict(&mut report, folder);
     report.sections.extend(sections(folder));
     put(results, REPORT_JSON, &printable_json(&report.json()))?;
     put(results, REPORT_HTML, &report.html())?;

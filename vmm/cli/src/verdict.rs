@@ -7,7 +7,8 @@ use std::path::Path;
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_config::quantity::{self, BitRate, Time};
 use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
-use nodescope_report::{CodeCosts, CodeReport, TermValue, WindowReport};
+use nodescope_report::{CodeCosts, CodeReport, Report, TermValue, WindowReport, verdict_text};
+use nodescope_study::{DEFAULT_BANDWIDTH, DEFAULT_LATENCY};
 use nodescope_verdict::{Kind, Link, Place, Verdict, verdict as find};
 
 use crate::args;
@@ -17,8 +18,6 @@ use crate::predict::read;
 use crate::results::{RunFile, report};
 use crate::terminal::{print, print_json};
 
-/// Columns of the text.
-const WIDTH: usize = 100;
 /// Size in bytes of the largest trace for which a report has a verdict: each candidate is a replay of the trace.
 const LARGEST: u64 = 4 << 20;
 
@@ -40,7 +39,7 @@ pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
         let json = json.map_err(|error| Failure::of(Exit::Host, &error))?;
         print_json(&(json + "\n"))?;
     } else {
-        print(&verdict.text(WIDTH))?;
+        print(&verdict_text(&verdict))?;
     }
     let mut gains = verdict.causes.iter().map(|cause| cause.gain);
     Ok(match args.fail_if_gain {
@@ -49,16 +48,22 @@ pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
     })
 }
 
-/// Returns the verdict for a report; `None` without a trace of one MPI program, or if the trace is too long for a report.
-pub fn for_report(results: &Path, windows: &[WindowReport]) -> Option<Verdict> {
-    let trace = results.join(TRACE_FILE).metadata().ok()?;
-    if trace.len() > LARGEST {
-        return None;
+/// Adds the verdict to a report, or a note why there is none. A run without a trace of one MPI program, or with a long trace, has neither.
+pub fn add_verdict(report: &mut Report, results: &Path) {
+    let size = results.join(TRACE_FILE).metadata().map(|file| file.len());
+    if !size.is_ok_and(|size| size <= LARGEST) {
+        return;
     }
-    let (_, sequences) = read(results, SequenceOptions::default()).ok()?;
-    let mut verdict = of(&sequences, results).ok()?;
-    add_measured(&mut verdict, windows, results);
-    Some(verdict)
+    let Ok((_, sequences)) = read(results, SequenceOptions::default()) else {
+        return;
+    };
+    match of(&sequences, results) {
+        Ok(mut verdict) => {
+            add_measured(&mut verdict, &report.windows, results);
+            report.verdict = Some(verdict);
+        }
+        Err(why) => report.notes.push(format!("there is no verdict: {why}")),
+    }
 }
 
 fn add_measured(verdict: &mut Verdict, windows: &[WindowReport], results: &Path) {
@@ -70,7 +75,10 @@ fn add_measured(verdict: &mut Verdict, windows: &[WindowReport], results: &Path)
 fn of(sequences: &Sequences, results: &Path) -> Result<Verdict, String> {
     let known = &sequences.origin.names;
     let names = |site: Site| known.place(site).map(|_| known.text(site));
-    find(sequences, link(results), &names).map_err(|error| error.to_string())
+    let (link, unknown) = link(results);
+    let mut verdict = find(sequences, link, &names).map_err(|error| error.to_string())?;
+    verdict.quality.extend(unknown);
+    Ok(verdict)
 }
 
 /// Adds the causes that the windows of a run show.
@@ -96,9 +104,10 @@ fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
         if let Some(first) = code.contended_lines.first() {
             let share: f64 = code.contended_lines.iter().map(|line| line.share).sum();
             let mut places = first.places.iter();
+            // Code that interrupts the program has a name in brackets.
             let place = match places.find(|place| !place.function.starts_with('[')) {
                 Some(place) => format!("{} ({})", place.function, place.source()),
-                None => first.data(),
+                None => "code that is not known".to_owned(),
             };
             let sharing = match first.true_sharing {
                 true => "which they share",
@@ -212,16 +221,21 @@ fn add_threads(verdict: &mut Verdict, results: &Path) {
     verdict.add(&Kind::OF_THREADS, causes);
 }
 
-/// Returns the link of the study's nodes.
-fn link(results: &Path) -> Link {
-    let text = fs::read_to_string(results.join("study.toml")).unwrap_or_default();
-    let study: toml::Table = toml::from_str(&text).unwrap_or_default();
+/// Returns the link of the study's nodes, and a sentence where no study is among the results.
+fn link(results: &Path) -> (Link, Option<String>) {
+    let text = fs::read_to_string(results.join("study.toml"));
+    let unknown = text.is_err().then(|| {
+        "the network of the run is not known: the default of studies is taken, 10 Gbit/s and 1.3 us"
+            .to_owned()
+    });
+    let study: toml::Table = toml::from_str(&text.unwrap_or_default()).unwrap_or_default();
     let network = study.get("network").and_then(toml::Value::as_table);
     let of = |key: &str| network?.get(key)?.as_str();
     let latency = of("latency").and_then(|text| quantity::parse::<Time>(text).ok());
     let bandwidth = of("bandwidth").and_then(|text| quantity::parse::<BitRate>(text).ok());
-    Link {
-        latency: latency.map_or(1_300_000, |time| time.0),
-        bandwidth: bandwidth.map_or(1_250_000_000, |rate| rate.0 / 8),
-    }
+    let link = Link {
+        latency: latency.unwrap_or(DEFAULT_LATENCY).0,
+        bandwidth: bandwidth.unwrap_or(DEFAULT_BANDWIDTH).0 / 8,
+    };
+    (link, unknown)
 }

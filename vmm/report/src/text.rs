@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use nodescope_trace::PendingCalls;
+use nodescope_verdict::{NO_CAUSE, Verdict};
 
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::code;
@@ -18,6 +19,31 @@ pub(crate) const WIDTH: usize = 100;
 /// Maximum number of rows of a table in the terminal, sums not counted.
 const ROWS: usize = 40;
 
+/// Returns a verdict as plain text, made for a terminal of 100 columns.
+pub fn verdict_text(verdict: &Verdict) -> String {
+    let mut out = String::from("Verdict\n");
+    let mut add = |begin: &str, words: &str| {
+        let indent = begin.chars().count();
+        for (index, line) in wrap(words, WIDTH - indent).iter().enumerate() {
+            let begin = if index == 0 { begin } else { "" };
+            out.push_str(&format!("{begin:<indent$}{line}\n"));
+        }
+    };
+    if verdict.causes.is_empty() {
+        add("  ", NO_CAUSE);
+    }
+    for (number, cause) in (1..).zip(&verdict.causes) {
+        add(&format!("  {number}. "), &cause.text(verdict));
+    }
+    if !verdict.ruled_out.is_empty() {
+        add("  ruled out: ", &verdict.ruled_out_text());
+    }
+    for said in &verdict.quality {
+        add("  data: ", said);
+    }
+    out
+}
+
 pub(crate) fn write(report: &Report) -> String {
     let mut out = String::new();
     let title = wrap(&title(report), WIDTH).join("\n");
@@ -26,7 +52,7 @@ pub(crate) fn write(report: &Report) -> String {
         "=".repeat(title.chars().count().min(WIDTH))
     ));
     if let Some(verdict) = &report.verdict {
-        out.push_str(&verdict.text(WIDTH));
+        out.push_str(&verdict_text(verdict));
         out.push('\n');
     }
     if !report.findings.is_empty() {

@@ -24,5 +24,6 @@ pub use moment::SnapshotAt;
 pub use nodes::NodeDescription;
 pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
 pub use plan::{
-    Engine, FastForward, ImageSource, Job, Mpi, Network, Program, SharedFileSystem, Study,
+    DEFAULT_BANDWIDTH, DEFAULT_LATENCY, Engine, FastForward, ImageSource, Job, Mpi, Network,
+    Program, SharedFileSystem, Study,
 };

@@ -368,3 +368,8 @@ impl Study {
         self.positions.get(field).copied()
     }
 }
+
+/// Latency between two nodes where a study gives none.
+pub const DEFAULT_LATENCY: Time = Time(1_300_000);
+/// Bit rate of a node's link where a study gives none.
+pub const DEFAULT_BANDWIDTH: BitRate = BitRate(10_000_000_000);

@@ -101,7 +101,7 @@ pub struct Cause {
     pub kind: Kind,
     /// How the gain is known.
     pub class: Class,
-    /// Time that the remedy saves once the remedies of the causes before are applied, picoseconds.
+    /// Time that the remedy saves once the remedies of the replayed causes before are applied, picoseconds.
     pub gain_ps: u64,
     /// The same as a share of the run's time.
     pub gain: f64,
@@ -133,9 +133,12 @@ impl Verdict {
                 self.ruled_out.push(RuledOut { kind, gain });
             }
         }
-        let named = causes.into_iter().filter(|cause| cause.gain >= LEAST_GAIN);
-        self.causes.extend(named);
-        self.causes.sort_by_key(|cause| u64::MAX - cause.gain_ps);
+        for cause in causes.into_iter().filter(|cause| cause.gain >= LEAST_GAIN) {
+            let mut others = self.causes.iter();
+            let before = others.position(|other| other.gain < cause.gain);
+            let at = before.unwrap_or(self.causes.len());
+            self.causes.insert(at, cause);
+        }
         self.causes.truncate(MOST_CAUSES);
     }
 
@@ -162,9 +165,9 @@ pub struct Verdict {
     pub start_up_ps: u64,
     /// Time of the replay without any remedy, picoseconds.
     pub replayed_ps: u64,
-    /// Causes in the order in which their remedies are applied, at most [`MOST_CAUSES`].
+    /// Causes, at most [`MOST_CAUSES`]. Replayed ones are in the order in which their remedies are applied.
     pub causes: Vec<Cause>,
-    /// Time with all these remedies, picoseconds.
+    /// Time of the replay with the remedies of all replayed causes, picoseconds.
     pub remedied_ps: u64,
     /// Kinds of causes that were looked for and have less than [`LEAST_GAIN`].
     pub ruled_out: Vec<RuledOut>,

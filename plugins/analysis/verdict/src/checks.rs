@@ -11,7 +11,7 @@ use crate::edit::{Call, Edit, MILLION, State, Stretch, call, stretches};
 
 /// Most candidates of a check.
 const MOST: usize = 6;
-/// Least part of the run's time that a rank computes longer than the mean, or less than another, for a candidate.
+/// A rank is a candidate if it computes longer than the mean by one part in so many of the run's time.
 const LEAST_EXCESS: u64 = 100;
 /// A computation is of one rank alone if the mean of the others is below this part of its time.
 const ALONE: u64 = 10;

@@ -5,15 +5,15 @@
 //! best remedy is applied, and the others are asked again.
 //!
 //! - [`cause`]: causes, their places and the verdict.
-//! - [`replay`]: the program on its own cluster, fitted to the traced time.
+//! - `replay`: the program on its own cluster, fitted to the traced time.
 //! - `checks`: the checks, each a list of candidates of remedies.
-//! - `text`: the verdict as text.
+//! - `text`: places, causes and remedies in words.
 
 pub mod cause;
-pub mod replay;
 
 mod checks;
 mod edit;
+mod replay;
 mod text;
 mod verdict;
 

@@ -1,6 +1,6 @@
-//! The verdict as text.
+//! Places, causes and remedies in words.
 
-use std::fmt::Write as _;
+use nodescope_config::quantity::Time;
 
 use crate::cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
 use crate::checks::{Candidate, Subject};
@@ -52,7 +52,7 @@ pub(crate) fn what(candidate: &Candidate, names: Names<'_>) -> String {
     match (&candidate.subject, candidate.kind) {
         (Subject::Computation { rank, own, .. }, Kind::SerialRank) => format!(
             "Rank {rank} alone computes for {} in {place}; the others wait.",
-            seconds(own.0)
+            shown(own.0)
         ),
         (
             Subject::Computation {
@@ -115,14 +115,13 @@ pub(crate) fn remedy(kind: Kind) -> &'static str {
     }
 }
 
-pub(crate) fn seconds(picoseconds: u64) -> String {
-    let seconds = picoseconds as f64 / 1e12;
-    match seconds {
-        1.0.. => format!("{seconds:.3} s"),
-        0.001.. => format!("{:.3} ms", 1e3 * seconds),
-        _ => format!("{:.1} us", 1e6 * seconds),
-    }
+/// Returns a time for people.
+pub(crate) fn shown(picoseconds: u64) -> String {
+    Time(picoseconds).rounded(3)
 }
+
+/// What a verdict without a cause says.
+pub const NO_CAUSE: &str = "No cause was found whose removal saves 2 % of the time.";
 
 impl Cause {
     fn class(&self) -> &'static str {
@@ -131,18 +130,13 @@ impl Cause {
             Class::Bound => "at most",
         }
     }
-}
 
-/// What a verdict without a cause says.
-pub const NO_CAUSE: &str = "No cause was found whose removal saves 2 % of the time.";
-
-impl Cause {
     /// Returns the cause with its gain and its remedy, as sentences. `verdict` is the one that has the cause.
     pub fn text(&self, verdict: &Verdict) -> String {
         format!(
             "{:.0} % of {} saved, {}: {} {}",
             100.0 * self.gain,
-            seconds(verdict.traced_ps),
+            shown(verdict.traced_ps),
             self.class(),
             self.what,
             self.remedy
@@ -163,46 +157,4 @@ impl Verdict {
             .collect::<Vec<_>>()
             .join(", ")
     }
-
-    /// Returns the verdict as lines of text, each at most `width` characters long.
-    pub fn text(&self, width: usize) -> String {
-        let mut text = String::from("Verdict\n");
-        if self.causes.is_empty() {
-            let _ = writeln!(text, "  {NO_CAUSE}");
-        }
-        for (number, cause) in self.causes.iter().enumerate() {
-            wrap(
-                &mut text,
-                &format!("  {}. ", number + 1),
-                &cause.text(self),
-                width,
-            );
-        }
-        if !self.ruled_out.is_empty() {
-            wrap(&mut text, "  ruled out: ", &self.ruled_out_text(), width);
-        }
-        for said in &self.quality {
-            wrap(&mut text, "  data: ", said, width);
-        }
-        text
-    }
-}
-
-/// Adds words in lines of at most `width` characters; lines behind the first are indented as far as `begin` is long.
-fn wrap(text: &mut String, begin: &str, words: &str, width: usize) {
-    let mut line = begin.to_owned();
-    let mut empty = true;
-    for word in words.split_whitespace() {
-        if !empty && line.chars().count() + 1 + word.chars().count() > width {
-            let _ = writeln!(text, "{line}");
-            line = " ".repeat(begin.chars().count());
-            empty = true;
-        }
-        if !empty {
-            line.push(' ');
-        }
-        line += word;
-        empty = false;
-    }
-    let _ = writeln!(text, "{line}");
 }

@@ -9,7 +9,7 @@ use crate::cause::{Cause, Class, Kind, LEAST_GAIN, MOST_CAUSES, RuledOut, Verdic
 use crate::checks::{Candidate, all};
 use crate::edit::State;
 use crate::replay::{Link, Replay, time_on};
-use crate::text::{place, remedy, seconds, what};
+use crate::text::{place, remedy, shown, what};
 
 /// The names of call sites: function, file and line as text; `None` for a site without a name.
 pub type Names<'a> = &'a dyn Fn(Site) -> Option<String>;
@@ -140,13 +140,13 @@ fn quality(sequences: &Sequences, traced: u64, replayed: u64) -> Vec<String> {
     if replayed as f64 > traced as f64 + share {
         said.push(format!(
             "the replay takes {} more than the traced run, so that gains are uncertain",
-            seconds(replayed - traced)
+            shown(replayed - traced)
         ));
     }
     if traced as f64 > replayed as f64 + share {
         said.push(format!(
             "the run takes {} more than its replay: MPI makes connections at first use, which the replay does not have",
-            seconds(traced - replayed)
+            shown(traced - replayed)
         ));
     }
     said.extend(sequences.notes.iter().cloned());

@@ -6,7 +6,7 @@ use nodescope_machine::topology::{MAX_SOCKETS, MAX_VCPUS, NodeTopology, Topology
 use nodescope_plugin_core::Parallelism;
 
 use super::MAX_NODES;
-use crate::plan::{Disk, Network};
+use crate::plan::{DEFAULT_BANDWIDTH, DEFAULT_LATENCY, Disk, Network};
 use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
 use nodescope_config::reader::{Item, Section, closest};
 
@@ -268,8 +268,8 @@ pub(super) fn network(section: &Section<'_>) -> Network {
     let capture = section.item("capture").and_then(|item| item.boolean());
     Network {
         link: LinkConfig {
-            bandwidth: bandwidth.map_or(10_000_000_000, |rate| rate.0),
-            latency_ps: latency.map_or(1_300_000, |time| time.0),
+            bandwidth: bandwidth.unwrap_or(DEFAULT_BANDWIDTH).0,
+            latency_ps: latency.unwrap_or(DEFAULT_LATENCY).0,
         },
         mtu: mtu.unwrap_or(1500),
         offload: offload.unwrap_or(true),
