@@ -124,17 +124,20 @@ impl Attribution {
         into.profile.counts.extend(counts);
         let lines = naming.contended(node.index(), contended, &blocks.blocks, &numbers, spaces);
         into.profile.contended.extend(lines);
-        let mut paths: BTreeMap<(u32, Vec<u32>), u64> = BTreeMap::new();
+        let mut paths: BTreeMap<(u32, Vec<u32>), Vec<u64>> = BTreeMap::new();
         let found = naming.paths(into, samples);
         for (sample, path) in samples.iter().zip(found) {
-            *paths.entry((sample.context.0, path)).or_default() += 1;
+            let times = paths.entry((sample.context.0, path)).or_default();
+            times.push(node.clock().ps(sample.clock));
         }
-        for ((context, functions), samples) in paths {
+        for ((context, functions), mut times) in paths {
+            times.sort_unstable();
             into.profile.paths.push(Path {
                 node: node.index(),
                 context,
                 functions,
-                samples,
+                samples: times.len() as u64,
+                times,
             });
         }
         for lost in self.names.take_lost() {
@@ -782,6 +785,7 @@ mod tests {
             context: 0,
             functions: path,
             samples: 1,
+            times: vec![u64::from(node)],
         });
         into.note(format!("note of {}", functions[0]));
     }

@@ -517,7 +517,7 @@ impl Node {
         if !self.halted[v] {
             let state = self.vcpus[v].save();
             let context = self.motherboard.context(v as u16, state.control.cr3);
-            sampler.push(sample(v as u16, context, &state, &self.ram));
+            sampler.push(sample(v as u16, now, context, &state, &self.ram));
         }
         self.motherboard.sample_at[v] = sampler.next(now);
     }

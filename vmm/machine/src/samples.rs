@@ -43,6 +43,8 @@ pub struct UserFrame {
 pub struct StackSample {
     /// Index of the vCPU within the node.
     pub vcpu: u16,
+    /// The vCPU's clock in cycles.
+    pub clock: u64,
     /// Context in which the vCPU ran.
     pub context: Context,
     /// Address space: the value of CR3.
@@ -101,8 +103,14 @@ impl Sampler {
     }
 }
 
-/// Takes a sample of a vCPU with this state.
-pub(crate) fn sample(vcpu: u16, context: Context, state: &VcpuState, ram: &Ram) -> StackSample {
+/// Takes a sample of a vCPU with this clock and this state.
+pub(crate) fn sample(
+    vcpu: u16,
+    clock: u64,
+    context: Context,
+    state: &VcpuState,
+    ram: &Ram,
+) -> StackSample {
     let cr3 = state.control.cr3;
     let general = &state.general;
     let in_kernel = state.segments.data[seg::SS].dpl() != 3;
@@ -113,6 +121,7 @@ pub(crate) fn sample(vcpu: u16, context: Context, state: &VcpuState, ram: &Ram) 
     };
     StackSample {
         vcpu,
+        clock,
         context,
         address_space: cr3,
         kernel_ip: in_kernel.then_some(general.rip),
@@ -187,6 +196,7 @@ mod tests {
     fn numbered(vcpu: u16) -> StackSample {
         StackSample {
             vcpu,
+            clock: 0,
             context: Context(0),
             address_space: 0,
             kernel_ip: None,

@@ -145,6 +145,9 @@ pub struct Path {
     pub functions: Vec<u32>,
     /// Number of samples with this path.
     pub samples: u64,
+    /// Times of the samples, picoseconds of virtual time, ascending; empty in profiles that have no times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub times: Vec<u64>,
 }
 
 /// A line of memory that vCPUs of a node took from each other.

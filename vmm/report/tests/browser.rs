@@ -133,6 +133,7 @@ fn crowd(profile: &mut WindowProfile) {
             context: count.context,
             functions: path,
             samples: 10,
+            times: Vec::new(),
         });
         profile.counts.push(count);
     }

@@ -427,6 +427,7 @@ pub fn profile(name: &str) -> WindowProfile {
         context,
         functions: functions.to_vec(),
         samples,
+        times: Vec::new(),
     };
     let mut paths = Vec::new();
     for (node, context) in [(0, 1), (1, 0)] {
