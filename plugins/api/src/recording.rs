@@ -66,15 +66,16 @@ pub struct Answer {
     pub stall: u32,
 }
 
-/// When a vCPU records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When a vCPU records next, and what a recording has taught.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingPlan {
     /// Instructions until the next recording begins.
     pub after: u64,
     /// Length of the recording in instructions, at least 1.
     pub length: u64,
-    /// Cycles of each instruction from now on, without stalls, in 1/65536; at least 1.
-    pub cpi_65536: u32,
+    /// For each block of the recording: cycles of an instruction that waits for no answer, in 1/65536. `None` for blocks that were not timed,
+    /// whose cost does not change.
+    pub costs: Vec<Option<u32>>,
 }
 
 /// A line that a prefetcher brought in.

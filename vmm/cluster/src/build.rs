@@ -320,7 +320,7 @@ fn build_node(
     if config
         .windows
         .iter()
-        .any(|window| window.sampling.is_some())
+        .any(|window| window.models.core.is_some())
     {
         code.cost_by_block().map_err(BuildError::Costs)?;
     }

@@ -1,4 +1,4 @@
-//! Costs of basic blocks, by which clocks advance while no model is attached.
+//! Costs of basic blocks, by which clocks advance.
 //!
 //! Where a node has such costs, work is counted in sixteenths of a cycle. A block takes its nominal cost, by the study's cycles per
 //! instruction, and a correction. The whole cost counts at the block's beginning, so that an instruction of a block that reads the clock
@@ -6,7 +6,8 @@
 //!
 //! Corrections belong to code by its bytes and its offset within the page: such blocks have one number in all nodes that share a decode
 //! pool, so that these nodes can share translation blocks. Without the offset, short blocks that programs have many times would share one
-//! cost. Each node has its own table of corrections.
+//! cost. Each node has two tables of corrections. While no model is attached, costs contain the waiting for caches and memory. In a window
+//! with a core they do not, since the models charge each answer.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -68,32 +69,25 @@ impl CostNumbers {
 
 /// The costs of a node's blocks.
 pub struct BlockCosts {
-    table: MmapMut,
+    detached: Table,
+    attached: Table,
     numbers: Arc<CostNumbers>,
 }
 
-impl BlockCosts {
-    /// Makes a table in which all blocks have their nominal costs.
-    pub fn new(numbers: Arc<CostNumbers>) -> std::io::Result<Self> {
+/// The corrections of all blocks, by number.
+struct Table(MmapMut);
+
+impl Table {
+    fn new() -> std::io::Result<Self> {
         let table = MmapOptions::new()
             .len(MOST_COSTS * size_of::<Correction>())
             .no_reserve_swap()
             .map_anon()?;
-        Ok(Self { table, numbers })
-    }
-
-    /// Returns the first correction. The address does not change.
-    pub fn pointer(&self) -> *const Correction {
-        self.table.as_ptr().cast()
-    }
-
-    /// Returns the number of code at a physical address, in a code segment of so many bits.
-    pub fn number(&self, bytes: &[u8], physical: u64, bits: u8) -> CostNumber {
-        self.numbers.of(bytes, physical, bits)
+        Ok(Self(table))
     }
 
     /// Sets the cost of code to so much work, of which `nominal` is the nominal cost.
-    pub fn set(&mut self, number: CostNumber, work: u64, nominal: i64) {
+    fn set(&mut self, number: CostNumber, work: u64, nominal: i64) {
         if number == CostNumber::NOMINAL {
             return;
         }
@@ -105,17 +99,54 @@ impl BlockCosts {
         };
         let correction = Correction(correction_of_work(more));
         let at = number.offset() as usize;
-        self.table[at..at + 8].copy_from_slice(&correction.0.to_le_bytes());
+        self.0[at..at + 8].copy_from_slice(&correction.0.to_le_bytes());
+    }
+
+    fn clear(&mut self) {
+        // SAFETY: nothing refers to the bytes but raw pointers of vCPUs, none of which runs. Anonymous memory reads as zero afterwards
+        // (madvise(2), MADV_DONTNEED).
+        let done = unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) };
+        if done.is_err() {
+            self.0.fill(0);
+        }
+    }
+}
+
+impl BlockCosts {
+    /// Makes tables in which all blocks have their nominal costs.
+    pub fn new(numbers: Arc<CostNumbers>) -> std::io::Result<Self> {
+        Ok(Self {
+            detached: Table::new()?,
+            attached: Table::new()?,
+            numbers,
+        })
+    }
+
+    /// Returns the first correction of the table for the time without a model, and of that for the time with a model. The addresses do not
+    /// change.
+    pub fn pointers(&self) -> [*const Correction; 2] {
+        [&self.detached, &self.attached].map(|table| table.0.as_ptr().cast())
+    }
+
+    /// Returns the number of code at a physical address, in a code segment of so many bits.
+    pub fn number(&self, bytes: &[u8], physical: u64, bits: u8) -> CostNumber {
+        self.numbers.of(bytes, physical, bits)
+    }
+
+    /// Sets the cost of code, for the time without a model, to so much work, of which `nominal` is the nominal cost.
+    pub fn set_detached(&mut self, number: CostNumber, work: u64, nominal: i64) {
+        self.detached.set(number, work, nominal);
+    }
+
+    /// Sets the cost of code, for the time with a model, to so much work, of which `nominal` is the nominal cost.
+    pub fn set_attached(&mut self, number: CostNumber, work: u64, nominal: i64) {
+        self.attached.set(number, work, nominal);
     }
 
     /// Gives all blocks their nominal costs.
     pub fn clear(&mut self) {
-        // SAFETY: nothing refers to the bytes but raw pointers of vCPUs, none of which runs. Anonymous memory reads as zero afterwards
-        // (madvise(2), MADV_DONTNEED).
-        let done = unsafe { self.table.unchecked_advise(UncheckedAdvice::DontNeed) };
-        if done.is_err() {
-            self.table.fill(0);
-        }
+        self.detached.clear();
+        self.attached.clear();
     }
 }
 

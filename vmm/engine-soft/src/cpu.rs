@@ -134,6 +134,8 @@ pub struct Cpu {
     pub cpi: crate::cpi::Cpi,
     /// Costs of the node's blocks, by which the clock advances while no model is attached; null where all instructions cost the same.
     pub block_costs: *const crate::block_costs::Correction,
+    /// The costs of the node's blocks for the time without a model and with one; null where all instructions cost the same.
+    pub cost_tables: [*const crate::block_costs::Correction; 2],
     /// True if the clock advances by the costs of blocks now.
     pub by_block: bool,
     /// Cycles per instruction without a model of the core.

@@ -526,7 +526,7 @@ impl Cpu {
         if self.profiling() {
             let mut charges = self.platform().take_charges();
             // Of an answer, a model of the core lets the clock count another part than the charges say.
-            let exposed = self.recorder.sets_cpi && charges.answers.iter().any(|n| *n > 0);
+            let exposed = self.recorder.has_core && charges.answers.iter().any(|n| *n > 0);
             if !exposed {
                 let rest = u64::from(stall).saturating_sub(charges.total());
                 charges.stall(StallTerm::Unattributed, rest);

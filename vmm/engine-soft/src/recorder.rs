@@ -11,7 +11,7 @@ use nodescope_plugin_api::{
 };
 
 use crate::block::Block;
-use crate::cpi::Cpi;
+use crate::block_costs::CostNumber;
 use crate::cpu::Cpu;
 use crate::lookup::Entry;
 use crate::mmu::Intent;
@@ -27,17 +27,17 @@ const RSP: usize = 4;
 pub struct Recorder {
     /// True while instructions are recorded.
     pub active: bool,
-    /// True if plans of recordings set the vCPU's cycles per instruction.
-    pub sets_cpi: bool,
+    /// True if a model of the core plans recordings.
+    pub has_core: bool,
     /// Number of retired instructions at which the next recording begins, or the running one ends. 0: the platform has not said yet.
     due: u64,
     /// Length of the next recording in instructions.
     length: u64,
-    /// The cycles per instruction of the plan, while recordings are paused.
-    cpi: Cpi,
     recording: Recording,
     /// Index of each block in the recording, by number, address and privilege.
     blocks: HashMap<(u32, u64, bool), u32>,
+    /// Number of each recorded block's cost, and the block's number of instructions.
+    costs: Vec<(CostNumber, i64)>,
     prefetched: Vec<Prefetched>,
 }
 
@@ -71,9 +71,8 @@ impl Cpu {
                 true => 0,
                 false => recorder.due.saturating_sub(now),
             },
-            cpi: self.cpi,
             length: recorder.length,
-            sets_cpi: recorder.sets_cpi,
+            has_core: recorder.has_core,
             ..Recorder::default()
         }
     }
@@ -83,7 +82,6 @@ impl Cpu {
         if paused.length == 0 {
             return;
         }
-        self.cpi = paused.cpi;
         self.recorder = Recorder {
             due: self.instructions().saturating_add(paused.due),
             ..paused
@@ -119,7 +117,7 @@ impl Cpu {
         }
     }
 
-    /// Hands the recording to the platform, and learns when the next one begins and how fast instructions are from now on.
+    /// Hands the recording to the platform, and learns when the next one begins and what the recorded blocks cost.
     fn plan_recording(&mut self, now: u64) {
         // Its memory is freed: a cluster has many vCPUs, and recordings are rare.
         let recording = std::mem::take(&mut self.recorder.recording);
@@ -129,13 +127,29 @@ impl Cpu {
             .then(|| self.platform().recorded(id, &recording));
         let recorder = &mut self.recorder;
         recorder.blocks = HashMap::new();
+        let recorded = std::mem::take(&mut recorder.costs);
         recorder.length = 0;
         recorder.due = u64::MAX;
         if let Some(plan) = plan.flatten() {
             recorder.due = now + plan.after;
             recorder.length = plan.length.max(1);
-            recorder.sets_cpi = true;
-            self.cpi = Cpi::new(plan.cpi_65536.max(1));
+            recorder.has_core = true;
+            self.learn_costs(&recorded, &plan.costs);
+        }
+    }
+
+    /// Lets the clock advance by what a recording has taught of its blocks.
+    fn learn_costs(&mut self, recorded: &[(CostNumber, i64)], costs: &[Option<u32>]) {
+        for (&(number, instructions), each) in recorded.iter().zip(costs) {
+            let Some(each) = each else {
+                continue;
+            };
+            let nominal = self.nominal_cost(instructions);
+            let (_, code) = self.blocks_and_code();
+            if let Some(table) = &mut code.block_costs {
+                let work = (instructions as u64 * u64::from(*each) + (1 << 11)) >> 12;
+                table.set_attached(number, work.max(instructions as u64), nominal);
+            }
         }
     }
 
@@ -174,6 +188,8 @@ impl Cpu {
             bytes: self.bytes_of(block).unwrap_or_default(),
         };
         self.recorder.recording.blocks.push(recorded);
+        let instructions = block.ops().len() as i64;
+        self.recorder.costs.push((block.cost, instructions));
         self.recorder.blocks.insert(key, index);
         index
     }

@@ -430,6 +430,9 @@ impl Cpu {
             block.len()
         };
         let privilege = usize::from(self.cpl != 3);
+        if self.by_block {
+            self.work += self.cost_of(entry, count);
+        }
         self.enter_numbered(block);
         self.fetch_lines(block.code_span(planned));
         let before = self.retired;

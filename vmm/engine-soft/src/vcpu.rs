@@ -120,6 +120,7 @@ impl SoftVcpu {
             retired: 0,
             work: 0,
             block_costs: std::ptr::null(),
+            cost_tables: [std::ptr::null(); 2],
             by_block: false,
             cpi: Cpi::new(config.cpi),
             nominal_cpi: Cpi::new(config.cpi),
@@ -134,13 +135,9 @@ impl SoftVcpu {
             cpu: Box::new(cpu),
             code: config.code,
         };
-        let costs = vcpu
-            .code
-            .lock()
-            .block_costs
-            .as_ref()
-            .map(|costs| costs.pointer());
-        vcpu.cpu.block_costs = costs.unwrap_or(std::ptr::null());
+        if let Some(costs) = &vcpu.code.lock().block_costs {
+            vcpu.cpu.cost_tables = costs.pointers();
+        }
         vcpu.cpu.choose_cpi();
         vcpu.restore(&state);
         vcpu
@@ -330,7 +327,7 @@ impl Vcpu for SoftVcpu {
                 let instructions = i64::from(block.instructions);
                 let nominal = self.cpu.nominal_cost(instructions);
                 let work = cost.sixteenths.max(instructions as u64);
-                table.set(number, work, nominal);
+                table.set_detached(number, work, nominal);
             }
         }
     }
@@ -409,9 +406,10 @@ impl Vcpu for SoftVcpu {
 }
 
 impl Cpu {
-    /// Sets the cycles of a unit of work for the time without a model of the core. The clock is synchronised.
+    /// Chooses the costs of blocks for the time with a model or without, and the cycles of a unit of work. The clock is synchronised.
     fn choose_cpi(&mut self) {
-        self.by_block = !self.attached && !self.block_costs.is_null();
+        self.block_costs = self.cost_tables[usize::from(self.attached)];
+        self.by_block = !self.block_costs.is_null();
         self.cpi = match self.by_block {
             true => Cpi::SIXTEENTH,
             false => self.nominal_cpi,

@@ -220,6 +220,17 @@ impl Learned {
         std::array::from_fn(|source| sums.wait(source))
     }
 
+    /// Returns the cycles of an instruction of a block that waits for no answer, in 1/65536; `None` if no instruction was timed.
+    pub(crate) fn own_cycles(&self, block: u32) -> Option<u32> {
+        let sums = self
+            .blocks
+            .get(&block)
+            .filter(|sums| sums.instructions > 0)?;
+        let own = sums.core + sums.speculation + sums.translation;
+        let each = ratio(own, sums.instructions);
+        Some(u32::try_from(each.max(0)).unwrap_or(u32::MAX))
+    }
+
     /// Returns whether instructions of a block were timed.
     pub(crate) fn has_timed(&self, block: u32) -> bool {
         self.blocks

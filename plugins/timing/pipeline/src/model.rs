@@ -28,10 +28,6 @@ const MOST_APART: u64 = 4_000_000;
 const MOST_APART_STEADY: u64 = 32_000_000;
 const STEADY: i128 = 64;
 const REMEMBERED: usize = 16;
-/// Recordings from which the cycles per instruction of the next ones are taken.
-const RECENT: usize = 4;
-/// Cycles per instruction before the first recording, in 1/65536: half a cycle.
-const FIRST_CPI_65536: u32 = 1 << 15;
 /// Share of a latency that is exposed before anything was learned: one third, about what Intel's means over workloads are on Granite Rapids
 /// (36 % of the second level's, 45 % of the third's, 32 % of memory's; retirement latencies in github.com/intel/perfmon).
 const FIRST_EXPOSED: u64 = 3;
@@ -102,17 +98,6 @@ impl VcpuState {
         }
     }
 
-    /// Returns the cycles of an instruction that does not wait for answers, in 1/65536, by the last recordings.
-    fn cpi_65536(&self) -> u32 {
-        let sum = |a: (u64, i64), b: &(u64, i64)| (a.0 + b.0, a.1 + b.1);
-        let last = self.recent.iter().rev().take(RECENT);
-        let (instructions, cycles) = last.fold((0, 0), sum);
-        match i64::try_from(instructions) {
-            Ok(instructions @ 1..) => ((cycles << 16) / instructions).clamp(1, 1 << 24) as u32,
-            _ => FIRST_CPI_65536,
-        }
-    }
-
     /// Returns whether the last recordings agree so well that fewer will do.
     fn is_steady(&self) -> bool {
         let cpi = |&(instructions, cycles): &(u64, i64)| {
@@ -126,8 +111,8 @@ impl VcpuState {
             && (n * squares - sum * sum) * STEADY * STEADY <= (n - 1) * sum * sum
     }
 
-    /// Returns when the next recording begins.
-    fn plan(&mut self) -> RecordingPlan {
+    /// Returns when the next recording begins. `costs` are those of the recorded blocks.
+    fn plan(&mut self, costs: Vec<Option<u32>>) -> RecordingPlan {
         if self.recordings > 0 && self.recordings.is_multiple_of(DOUBLE_AFTER) {
             let most = match self.is_steady() {
                 true => self.most_apart_steady,
@@ -141,7 +126,7 @@ impl VcpuState {
         RecordingPlan {
             after: self.apart.saturating_sub(length),
             length,
-            cpi_65536: self.cpi_65536(),
+            costs,
         }
     }
 }
@@ -385,7 +370,11 @@ impl CoreModel for PipelineModel {
         if !recording.steps.is_empty() {
             self.time(vcpu, recording);
         }
-        self.vcpus.get_mut(&vcpu).map(VcpuState::plan)
+        let blocks = recording.blocks.iter();
+        let costs = blocks.map(|block| self.recent.own_cycles(block.number));
+        let costs = costs.collect();
+        let state = self.vcpus.get_mut(&vcpu)?;
+        Some(state.plan(costs))
     }
 
     fn exposed(&mut self, block: u32, source: Source, stall: u32) -> u32 {

@@ -517,12 +517,17 @@ impl Platform for Machine {
         for step in &mut recording.steps {
             step.answers = 0;
         }
-        self.log.push(Event::Recorded(recording));
+        self.log.push(Event::Recorded(recording.clone()));
         let r = &mut self.recordings;
         r.chance(900).then(|| RecordingPlan {
             after: r.below(300),
             length: 1 + r.below(200),
-            cpi_65536: r.pick(&[1 << 16, 20_000, 99_991, 12_000, 1 << 18]),
+            costs: (recording.blocks.iter())
+                .map(|_| {
+                    let known = r.chance(700);
+                    known.then(|| r.pick(&[1 << 16, 20_000, 99_991, 12_000, 1 << 18, 0]))
+                })
+                .collect(),
         })
     }
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters) {

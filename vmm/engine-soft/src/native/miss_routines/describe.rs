@@ -10,7 +10,6 @@ use super::{
     FIRST_WAY, LINE_SHIFT, LINES, MODIFIED_COUNT, MissRoutine, OLDEST_STAMPS, PAGE, STAMPS, VICTIM,
     WAY, field,
 };
-use crate::cpi::Cpi;
 use crate::cpu::Cpu;
 use crate::native::Left;
 use crate::native::access::{COUNT, LOCKED, NON_TEMPORAL};
@@ -24,8 +23,6 @@ use crate::softmmu::{DataTlb, NO_LINE, TICK, TlbEntry};
 
 use Register::{AL, EAX, ECX, EDI, EDX, K1, K2, R8D, R11, R11D, RAX, RDI, RDX, YMM16};
 
-/// Offset of [`crate::cpi::Cpi::value`] within the vCPU.
-pub const CPI: usize = offset_of!(Cpu, cpi) + Cpi::VALUE;
 /// Value of [`crate::cpi::Cpi::value`] at which an instruction takes one cycle.
 pub const ONE: u32 = 1 << 16;
 
@@ -217,25 +214,32 @@ impl MissRoutine {
     /// Computes the clock as [`Cpu::now_at_block_start`] does. EDI describes the access. Uses RAX, RDX and RDI.
     fn now(&self, a: &mut Assembler) {
         let time = |field: usize| field_of_cpu(offset_of!(Cpu, time) + field);
-        // The instructions that retired before the block.
-        let retired = RAX;
-        a.load(retired, field!(entered_at));
-        a.rr(Code::Mov_r32_rm32, EDX, sized(LEFT, 4));
-        a.ri(Code::And_rm32_imm32, EDX, Left::INSTRUCTIONS as i32);
-        a.rr(Code::Add_r64_rm64, retired, RDX);
-        a.ri(Code::Shr_rm32_imm8, EDI, COUNT as i32);
-        a.rr(Code::Sub_r64_rm64, retired, RDI);
-        // With one cycle for each instruction, the fraction of a cycle never becomes a cycle.
-        if self.parameters.cpi != Some(ONE) {
-            match self.parameters.cpi {
-                Some(cpi) => a.constant(RDX, cpi.into()),
-                None => a.rm(Code::Mov_r32_rm32, EDX, field_of_cpu(CPI)),
-            }
-            a.rr(Code::Imul_r64_rm64, retired, RDX);
+        let work = RAX;
+        if self.parameters.by_block {
+            // As `Native::work`.
+            a.copy(RDX, LEFT);
+            a.ri(Code::Sar_rm64_imm8, RDX, Left::BITS as i32);
+            a.load(work, field!(total));
+            a.rr(Code::Sub_r64_rm64, work, RDX);
+            a.ri(Code::Sub_rm64_imm8, work, 1);
+            a.rm(Code::Add_r64_rm64, work, field_of_cpu(field!(entered_work)));
+        } else {
+            // The instructions that retired before the block.
+            a.load(work, field!(entered_at));
+            a.rr(Code::Mov_r32_rm32, EDX, sized(LEFT, 4));
+            a.ri(Code::And_rm32_imm32, EDX, Left::INSTRUCTIONS as i32);
+            a.rr(Code::Add_r64_rm64, work, RDX);
+            a.ri(Code::Shr_rm32_imm8, EDI, COUNT as i32);
+            a.rr(Code::Sub_r64_rm64, work, RDI);
+        }
+        // With one cycle for each unit of work, the fraction of a cycle never becomes a cycle.
+        if self.parameters.cpi != ONE {
+            a.constant(RDX, self.parameters.cpi.into());
+            a.rr(Code::Imul_r64_rm64, work, RDX);
             let fraction = time(offset_of!(Time, cycle_fraction));
             a.rm(Code::Mov_r32_rm32, EDX, fraction);
-            a.rr(Code::Add_r64_rm64, retired, RDX);
-            a.ri(Code::Shr_rm64_imm8, retired, 16);
+            a.rr(Code::Add_r64_rm64, work, RDX);
+            a.ri(Code::Shr_rm64_imm8, work, 16);
         }
         let stall = field_of_cpu(offset_of!(Cpu, stall));
         a.rm(Code::Add_r64_rm64, RAX, stall);

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Counters;
 
-use super::describe::{CPI, ONE};
+use super::describe::ONE;
 use super::{
     DIRECTORY, ENTRIES, ENTRY, LINE_SHIFT, LINES, MODIFIED_COUNT, MODIFIED_LINES, MissRoutine,
     OLDEST_STAMPS, SETS, STALL, STAMPS, WAY, WRITES,
@@ -35,12 +35,15 @@ impl MissRoutine {
     pub fn fill(&self, a: &mut Assembler) {
         self.permit_writes(a);
         self.new_line(a);
-        if self.parameters.cpi == Some(ONE) {
-            self.shorten_budget_by_stall(a);
-            self.add_stall(a);
-        } else {
-            self.add_stall(a);
-            self.shorten_budget(a);
+        match self.work_per_cycle() {
+            Some(shift) => {
+                self.shorten_budget_by_stall(a, shift);
+                self.add_stall(a);
+            }
+            None => {
+                self.add_stall(a);
+                self.shorten_budget(a);
+            }
         }
         self.new_tlb_entry(a);
         self.first_way(a);
@@ -125,11 +128,22 @@ impl MissRoutine {
         a.store(stall, STALL);
     }
 
-    /// Does the work of [`Cpu::shorten_budget`] where an instruction takes one cycle: takes one instruction from the budget for each stall
-    /// cycle. A budget with another bound than cycles ends too soon then, and the run loop continues. Uses RAX.
-    fn shorten_budget_by_stall(&self, a: &mut Assembler) {
-        a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), STALL);
+    /// Returns log2 of the units of work in a cycle, if work is counted in cycles or, where blocks have costs of their own, in sixteenths.
+    fn work_per_cycle(&self) -> Option<i32> {
+        match self.parameters.by_block {
+            true => Some((ONE / Cpi::SIXTEENTH.value()).trailing_zeros() as i32),
+            false => (self.parameters.cpi == ONE).then_some(0),
+        }
+    }
+
+    /// Does the work of [`Cpu::shorten_budget`] where a cycle is `1 << shift` units of work: takes the work of all stall cycles from the
+    /// budget. A budget with another bound than cycles ends too soon then, and the run loop continues. Uses RAX.
+    fn shorten_budget_by_stall(&self, a: &mut Assembler, shift: i32) {
         a.copy(RAX, STALL);
+        if shift > 0 {
+            a.ri(Code::Shl_rm64_imm8, RAX, shift);
+        }
+        a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), RAX);
         a.ri(Code::Shl_rm64_imm8, RAX, Left::BITS as i32);
         a.rr(Code::Sub_r64_rm64, LEFT, RAX);
     }
@@ -150,17 +164,14 @@ impl MissRoutine {
         a.rr(Code::Sub_r64_rm64, cycles, spent);
         a.jcc(cc::LE, over);
         // As `Cpi::instructions`.
-        let divisor = self.parameters.cpi.map(|cpi| cpi.max(1));
-        if let Some(divisor) = divisor.filter(|divisor| divisor.is_power_of_two()) {
+        let divisor = self.parameters.cpi.max(1);
+        if divisor.is_power_of_two() {
             let shift = divisor.trailing_zeros() as i32;
             let rounded = at_offset(cycles, i64::from(divisor) - 1);
             a.rm(Code::Lea_r64_m, bound, rounded);
             a.ri(Code::Shr_rm64_imm8, bound, shift);
         } else {
-            match divisor {
-                Some(divisor) => a.constant(cpi, divisor.into()),
-                None => a.rm(Code::Mov_r32_rm32, Register::R10D, field_of_cpu(CPI)),
-            }
+            a.constant(cpi, divisor.into());
             let dividend = MemoryOperand::new(cycles, cpi, 1, -1, 1, false, Register::None);
             a.rm(Code::Lea_r64_m, cycles, dividend);
             let reciprocal = field_of_cpu(offset_of!(Cpu, cpi) + Cpi::RECIPROCAL);

@@ -69,8 +69,10 @@ const LINE_SHIFT: i32 = WayDirectory::LINE.trailing_zeros() as i32;
 struct Parameters {
     /// log2 of the number of way slots of a set in the way directory.
     way_shift: u32,
-    /// Cycles per instruction, as [`crate::cpi::Cpi::value`] gives them; `None` if they vary.
-    cpi: Option<u32>,
+    /// Cycles per unit of work, as [`crate::cpi::Cpi::value`] gives them.
+    cpi: u32,
+    /// True if blocks have costs of their own.
+    by_block: bool,
     /// True if costs are attributed to blocks.
     profiling: bool,
 }
@@ -155,7 +157,8 @@ impl Cpu {
         let host = self.native.host;
         let parameters = Parameters {
             way_shift: self.data_tlb.directory.sets.way_shift(),
-            cpi: (!self.recorder.sets_cpi).then(|| self.cpi.value()),
+            cpi: self.cpi.value(),
+            by_block: self.by_block,
             profiling: self.profiling(),
         };
         if !host.avx || !host.bmi || parameters.way_shift == 0 {
