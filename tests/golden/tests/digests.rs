@@ -88,6 +88,7 @@ fn config(files: &Path) -> ClusterConfig {
         disk_bandwidth: 2_000_000_000,
         file_limits: Default::default(),
         names_program: None,
+        code_costs: Arc::default(),
         windows: vec![
             window("time", Trigger::Time { ps: 10_000_000 }),
             window(

@@ -151,6 +151,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         disk_bandwidth: 2_000_000_000,
         file_limits: Default::default(),
         names_program: None,
+        code_costs: Arc::default(),
         windows: Vec::new(),
         time_limit_ps: PATIENCE_S * SECOND_PS,
         deadlock_ps: None,

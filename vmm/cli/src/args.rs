@@ -15,6 +15,7 @@ pub use crate::phases::args::Phases;
 pub use crate::predict::args::Predict;
 pub use crate::represent::args::Represent;
 pub use crate::scaling::args::Scaling;
+pub use crate::what_if::args::{CodeChanges, WhatIf};
 
 /// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
 #[derive(Debug, Parser)]
@@ -60,6 +61,9 @@ pub enum Command {
     /// Say what costs a traced MPI program its time, where, and what the removal of each cause saves (guide: The verdict).
     #[command(after_help = EXIT_CODES)]
     Verdict(Verdict),
+    /// Say what a traced MPI program gains if functions, lines, calls or the network were faster (guide: What faster code gains).
+    #[command(after_help = EXIT_CODES)]
+    WhatIf(Box<WhatIf>),
     /// Print the results of two runs side by side, with the differences (guide: report.json).
     Compare(Compare),
     /// Write the code that ran in a window: tables, a flame graph, or a profile for other tools (guide: Results and formats).
@@ -167,6 +171,11 @@ pub struct Run {
     /// (guide: Sandbox).
     #[arg(long, value_enum, default_value_t = SandboxMode::Try)]
     pub sandbox: SandboxMode,
+    /// Open no window, and let clocks go by what code cost in the windows of these results of the same study (guide: What faster code gains).
+    #[arg(long, value_name = "RESULTS", conflicts_with_all = ["workers", "from", "snapshot_at"])]
+    pub costs_of: Option<PathBuf>,
+    #[command(flatten)]
+    pub code: CodeChanges,
 }
 
 /// `nodescope worker`.

@@ -130,6 +130,7 @@ pub fn cluster(
         disk_bandwidth: study.disk.bandwidth.0,
         file_limits: study.file_limits,
         names_program: Some(THIS_PROGRAM.into()),
+        code_costs: Arc::default(),
         windows: study.windows.clone(),
         time_limit_ps: study.time_limit.0,
         deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),

@@ -17,6 +17,7 @@ mod host_limit;
 mod host_times;
 mod image;
 mod interrupt;
+mod known_costs;
 mod logging;
 mod memory;
 mod node;
@@ -38,6 +39,7 @@ mod snapshot;
 mod terminal;
 mod trace;
 mod verdict;
+mod what_if;
 mod worker;
 
 use clap::{CommandFactory, Parser};
@@ -76,6 +78,7 @@ pub fn run() -> std::process::ExitCode {
         Command::Worker(args) => worker::worker(args),
         Command::Report(report) => report::report(report),
         Command::Verdict(args) => verdict::verdict(args),
+        Command::WhatIf(args) => what_if::what_if(args),
         Command::Compare(args) => compare::compare(args),
         Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),

@@ -27,6 +27,7 @@ use crate::exit::{Exit, Failure};
 use crate::host_limit::HostLimit;
 use crate::host_times::HostTimes;
 use crate::interrupt::{Signals, TakeOnce, on_interrupt};
+use crate::known_costs::KnownCosts;
 use crate::progress::{ProgressOptions, ProgressReporter};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
@@ -42,6 +43,16 @@ const COUNTERS: &str = "counters.json";
 /// Runs a study: checks it, boots and runs the cluster, writes the results and prints the report.
 pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     let study = check::load(&args.study, args.engine, distributed::hosts(args))?;
+    let costs = args.costs_of.as_deref();
+    let costs = costs
+        .map(|of| KnownCosts::read(of, &args.code))
+        .transpose()?;
+    if costs.is_none() && !args.code.all().is_empty() {
+        return Err(Failure::new(
+            Exit::Study,
+            "--function, --line and --term change the costs of an earlier run; give its results by --costs-of",
+        ));
+    }
     if let Some(node) = args.follow.filter(|&node| node >= study.nodes) {
         return Err(Failure::new(
             Exit::Study,
@@ -77,6 +88,9 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         check::programs(&study, &config.root)?;
     }
     config.translate = !args.interpret;
+    if let Some(costs) = &costs {
+        costs.apply(&mut config)?;
+    }
     if let Some(origin) = &origin {
         origin.adopt(&mut config);
         let checked = origin.check(&config, &prepared.identity);
@@ -98,7 +112,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         },
         core: core(&study),
         cores: CoreNames {
-            names: study.cores.clone(),
+            names: match costs {
+                None => study.cores.clone(),
+                Some(_) => Vec::new(),
+            },
             memory_parallelism: study.memory_parallelism.misses(),
         },
         ending: None,
@@ -108,7 +125,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         instructions: Vec::new(),
         network: Vec::new(),
         engines: Vec::new(),
-        notes: Vec::new(),
+        notes: costs.into_iter().map(|costs| costs.note).collect(),
     };
     put(&results, STUDY_COPY, &study.text)?;
     file.write(&results)?;

@@ -139,6 +139,8 @@ fn arguments(run: &Run) -> Vec<OsString> {
         key_file,
         worker_wait,
         sandbox,
+        costs_of,
+        code,
     } = run;
     fn named(choice: &impl clap::ValueEnum) -> Option<OsString> {
         Some(choice.to_possible_value()?.get_name().into())
@@ -157,6 +159,7 @@ fn arguments(run: &Run) -> Vec<OsString> {
     add("host-threads", host_threads.as_ref().and_then(|n| text(n)));
     add("engine", engine.as_ref().and_then(named));
     add("sandbox", named(sandbox));
+    add("costs-of", path(costs_of));
     add("follow", follow.as_ref().and_then(|node| text(node)));
     add(
         "snapshot-at",
@@ -185,6 +188,7 @@ fn arguments(run: &Run) -> Vec<OsString> {
             .filter(|(_, on)| **on)
             .map(|(name, _)| name.into()),
     );
+    all.extend(code.options());
     all
 }
 

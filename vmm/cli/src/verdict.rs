@@ -222,7 +222,7 @@ fn add_threads(verdict: &mut Verdict, results: &Path) {
 }
 
 /// Returns the link of the study's nodes, and a sentence where no study is among the results.
-fn link(results: &Path) -> (Link, Option<String>) {
+pub fn link(results: &Path) -> (Link, Option<String>) {
     let text = fs::read_to_string(results.join("study.toml"));
     let unknown = text.is_err().then(|| {
         "the network of the run is not known: the default of studies is taken, 10 Gbit/s and 1.3 us"

@@ -10,7 +10,7 @@ use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::block::{Block, BlockCheck, BlockTiming, Disk, Image};
 use nodescope_devices::virtio::net::{Link, Net, NetConfig, Offloads};
 use nodescope_devices::virtio::rng::Rng;
-use nodescope_engine::Vcpu;
+use nodescope_engine::{CodeCost, Vcpu};
 use nodescope_engine_soft::{DecodedPool, SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_fabric::{LinkError, Switch};
 use nodescope_hypercall::NodeIdentity;
@@ -321,10 +321,18 @@ fn build_node(
         .windows
         .iter()
         .any(|window| window.models.core.is_some())
+        || !config.code_costs.is_empty()
     {
         code.cost_by_block().map_err(BuildError::Costs)?;
     }
-    let vcpus = portable(config, index, &code, &cpuid);
+    let mut vcpus = portable(config, index, &code, &cpuid);
+    if let Some(first) = vcpus.first_mut() {
+        let costs = config.code_costs.iter().map(|known| CodeCost {
+            block: &known.block,
+            sixteenths: known.sixteenths,
+        });
+        first.set_code_costs(&costs.collect::<Vec<_>>());
+    }
     let on_kvm = match config.engine.uses_kvm() {
         true => kvm::vcpus(config, index, &ram, &cpuid)?,
         false => Vec::new(),

@@ -9,6 +9,7 @@ use nodescope_image::{BlockHashes, NodeCommandLine};
 use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::NodeTopology;
+use nodescope_plugin_api::ProfiledBlock;
 use nodescope_window::{Trigger, WindowSpec};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,15 @@ pub struct SharedFiles {
     pub bytes: u64,
     /// Topology of the file server.
     pub server: NodeTopology,
+}
+
+/// What one execution of a basic block costs.
+#[derive(Clone, Debug)]
+pub struct KnownCost {
+    /// The block. Its bytes, its offset within the page and the width of its code segment tell it from others.
+    pub block: ProfiledBlock,
+    /// Cost of one execution in sixteenths of a cycle.
+    pub sixteenths: u64,
 }
 
 /// Configuration of a cluster.
@@ -122,6 +132,9 @@ pub struct ClusterConfig {
     /// Program that makes the names of windows' code in a process of its own ([`nodescope_symbols::Names::in_process`]); `None`: this
     /// process makes them, within the limits of that crate.
     pub names_program: Option<PathBuf>,
+    /// What code costs, by which clocks advance from power-on on, on the portable engine; empty: each instruction has its nominal cost. Windows
+    /// with a core replace these costs.
+    pub code_costs: Arc<[KnownCost]>,
     /// Measurement windows of the study.
     pub windows: Vec<WindowSpec>,
     /// Virtual time at which the study ends at the latest, picoseconds.

@@ -42,7 +42,7 @@ pub mod state;
 mod sync;
 mod windows;
 
-pub use config::{ClusterConfig, Engine};
+pub use config::{ClusterConfig, Engine, KnownCost};
 pub use distribution::{PeerError, Peers};
 pub use engines::{EngineName, EngineSpan};
 pub use folder::{FolderError, ResultsFolder};

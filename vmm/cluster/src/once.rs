@@ -95,6 +95,7 @@ fn alone(config: &ClusterConfig) -> ClusterConfig {
         trace: false,
         openmp: false,
         capture: false,
+        code_costs: Arc::default(),
         windows: Vec::new(),
         counting: None,
         // Files that are read before the snapshot are in guest memory that all clones share.

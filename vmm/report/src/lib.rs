@@ -36,7 +36,7 @@ pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, S
 pub use mpi::{
     FunctionRow, MatrixCell, MessageSize, MpiReport, ProgramReport, RankRow, TraceSummary,
 };
-pub use text::verdict_text;
+pub use text::{verdict_text, wrapped};
 pub use timed::{TimedReport, TimedScope};
 
 use nodescope_verdict::Verdict;

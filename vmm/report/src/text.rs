@@ -19,27 +19,31 @@ pub(crate) const WIDTH: usize = 100;
 /// Maximum number of rows of a table in the terminal, sums not counted.
 const ROWS: usize = 40;
 
+/// Returns words behind a beginning, in lines of 100 columns. Further lines are indented as far as the words.
+pub fn wrapped(begin: &str, words: &str) -> String {
+    let indent = begin.chars().count();
+    let mut out = String::new();
+    for (index, line) in wrap(words, WIDTH - indent).iter().enumerate() {
+        let begin = if index == 0 { begin } else { "" };
+        out.push_str(&format!("{begin:<indent$}{line}\n"));
+    }
+    out
+}
+
 /// Returns a verdict as plain text, made for a terminal of 100 columns.
 pub fn verdict_text(verdict: &Verdict) -> String {
     let mut out = String::from("Verdict\n");
-    let mut add = |begin: &str, words: &str| {
-        let indent = begin.chars().count();
-        for (index, line) in wrap(words, WIDTH - indent).iter().enumerate() {
-            let begin = if index == 0 { begin } else { "" };
-            out.push_str(&format!("{begin:<indent$}{line}\n"));
-        }
-    };
     if verdict.causes.is_empty() {
-        add("  ", NO_CAUSE);
+        out.push_str(&wrapped("  ", NO_CAUSE));
     }
     for (number, cause) in (1..).zip(&verdict.causes) {
-        add(&format!("  {number}. "), &cause.text(verdict));
+        out.push_str(&wrapped(&format!("  {number}. "), &cause.text(verdict)));
     }
     if !verdict.ruled_out.is_empty() {
-        add("  ruled out: ", &verdict.ruled_out_text());
+        out.push_str(&wrapped("  ruled out: ", &verdict.ruled_out_text()));
     }
     for said in &verdict.quality {
-        add("  data: ", said);
+        out.push_str(&wrapped("  data: ", said));
     }
     out
 }

@@ -7,7 +7,7 @@ use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Sequences, Site};
 use nodescope_predict::{Outcome, WaitKind};
 
 use crate::cause::Kind;
-use crate::edit::{Call, Edit, MILLION, State, Stretch, call, stretches};
+use crate::edit::{Call, Edit, MILLION, Parts, State, Stretch, call, stretches};
 
 /// Most candidates of a check.
 const MOST: usize = 6;
@@ -34,8 +34,8 @@ pub(crate) enum Subject {
     Computation {
         stretch: Stretch,
         rank: u32,
-        own: (u64, u64),
-        others: (u64, u64),
+        own: Work,
+        others: Work,
     },
     /// A call, executed so many times by all ranks together.
     Call { call: Call, count: u64 },
@@ -69,10 +69,13 @@ fn find_call(sequences: &Sequences, site: Site, function: &str) -> Option<Call> 
     found.map(call)
 }
 
-/// Computations that take different times on different ranks.
-fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
+/// The time and the instructions of a rank's computations.
+type Work = (u64, u64);
+
+/// Returns the work of each rank between the same two calls, where the ranks' work can be compared.
+fn comparable(sequences: &Sequences) -> BTreeMap<Stretch, BTreeMap<usize, Work>> {
     let ranks = sequences.ranks.len();
-    let mut sums: BTreeMap<Stretch, BTreeMap<usize, (u64, u64)>> = BTreeMap::new();
+    let mut sums: BTreeMap<Stretch, BTreeMap<usize, Work>> = BTreeMap::new();
     for (number, rank) in sequences.ranks.iter().enumerate() {
         for (stretch, entry) in stretches(&rank.entries) {
             let of_rank = sums.entry(stretch).or_default().entry(number).or_default();
@@ -80,26 +83,47 @@ fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
             of_rank.1 = of_rank.1.saturating_add(entry.burst.instructions);
         }
     }
+    // What half of the ranks do has a counterpart in what the others do.
+    sums.retain(|_, sums| ranks >= 2 && (sums.len() == ranks || sums.len() * 4 <= ranks));
+    sums
+}
+
+/// Returns the mean time of all ranks, and the change with which each rank takes this time.
+fn even(stretch: Stretch, sums: &BTreeMap<usize, Work>, ranks: usize) -> (u64, Parts) {
+    let all: u128 = sums.values().map(|sum| u128::from(sum.0)).sum();
+    let mean = all / ranks as u128;
+    let parts = |sum: u64| (mean * u128::from(MILLION)).checked_div(sum.into());
+    let parts = (sums.iter())
+        .filter_map(|(rank, sum)| Some(((stretch, *rank), parts(sum.0)? as u64)))
+        .collect();
+    (mean as u64, parts)
+}
+
+/// Returns the change with which all ranks compute equally long between the same two calls.
+pub(crate) fn balance(sequences: &Sequences) -> Parts {
+    let ranks = sequences.ranks.len();
+    let sums = comparable(sequences).into_iter();
+    sums.flat_map(|(stretch, sums)| even(stretch, &sums, ranks).1)
+        .collect()
+}
+
+/// Computations that take different times on different ranks.
+fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
+    let ranks = sequences.ranks.len();
     let mut found: Vec<(u64, Candidate)> = Vec::new();
-    for (stretch, sums) in sums {
-        // What half of the ranks do has a counterpart in what the others do.
-        if ranks < 2 || (sums.len() < ranks && sums.len() * 4 > ranks) {
-            continue;
-        }
-        let all: u128 = sums.values().map(|sum| u128::from(sum.0)).sum();
-        let instructions: u128 = sums.values().map(|sum| u128::from(sum.1)).sum();
+    for (stretch, sums) in comparable(sequences) {
         let Some((&rank, &own)) = sums.iter().max_by_key(|(_, sum)| sum.0) else {
             continue;
         };
-        let mean = (all / ranks as u128) as u64;
-        let of_others =
-            |all: u128, own: u64| ((all - u128::from(own)) / (ranks as u128 - 1)) as u64;
-        let others = (of_others(all, own.0), of_others(instructions, own.1));
+        let of_others = |of: fn(&Work) -> u64| {
+            let all: u128 = sums.values().map(|sum| u128::from(of(sum))).sum();
+            ((all - u128::from(of(&own))) / (ranks as u128 - 1)) as u64
+        };
+        let others = (of_others(|sum| sum.0), of_others(|sum| sum.1));
+        let (mean, parts) = even(stretch, &sums, ranks);
         if (own.0 - mean).saturating_mul(LEAST_EXCESS) < time {
             continue;
         }
-        let parts = |sum: u64| (u128::from(mean) * u128::from(MILLION)).checked_div(sum.into());
-        let parts = (sums.iter()).filter_map(|(rank, sum)| Some((*rank, parts(sum.0)? as u64)));
         let candidate = Candidate {
             kind: match others.0.saturating_mul(ALONE) < own.0 {
                 true => Kind::SerialRank,
@@ -111,7 +135,7 @@ fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
                 own,
                 others,
             },
-            edit: Edit::Scale(stretch, parts.collect()),
+            edit: Edit::Scale(parts),
         };
         found.push((own.0 - mean, candidate));
     }

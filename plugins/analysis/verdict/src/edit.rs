@@ -8,10 +8,13 @@ use nodescope_loop_tree::{Action, Sequences, Site};
 use nodescope_predict::{Channel, Cluster, Table};
 
 /// A call in the program's code: its site and its function.
-pub(crate) type Call = (Site, Function);
+pub type Call = (Site, Function);
 
 /// A computation: the call before it, if any, and the call behind it.
-pub(crate) type Stretch = (Option<Call>, Call);
+pub type Stretch = (Option<Call>, Call);
+
+/// Parts of a million of their time that computations take, by the computation and the rank.
+pub(crate) type Parts = BTreeMap<(Stretch, usize), u64>;
 
 /// A program on a cluster.
 #[derive(Clone, Debug)]
@@ -23,8 +26,8 @@ pub(crate) struct State {
 /// A change.
 #[derive(Clone, Debug)]
 pub(crate) enum Edit {
-    /// Computations take so many parts of a million of their time, by rank.
-    Scale(Stretch, BTreeMap<usize, u64>),
+    /// Computations of ranks take so many parts of a million of their time.
+    Scale(Parts),
     /// A call is left out.
     Without(Call),
     /// Messages are joined: of each entry, by rank and index, the bytes that it transfers. An entry without bytes is left out.
@@ -58,7 +61,7 @@ impl Edit {
     pub(crate) fn apply(&self, state: &State) -> State {
         let mut state = state.clone();
         match self {
-            Edit::Scale(stretch, parts) => scale(&mut state.sequences, *stretch, parts),
+            Edit::Scale(parts) => scale(&mut state.sequences, parts),
             Edit::Without(left_out) => {
                 let entries = (state.sequences.ranks.iter_mut()).flat_map(|rank| &mut rank.entries);
                 for entry in entries.filter(|entry| call(entry) == *left_out) {
@@ -91,19 +94,20 @@ impl Edit {
     }
 }
 
-fn scale(sequences: &mut Sequences, stretch: Stretch, parts: &BTreeMap<usize, u64>) {
-    for (&rank, &parts) in parts {
-        let entries = &mut sequences.ranks[rank].entries;
-        let matching: Vec<usize> = (stretches(entries).enumerate())
-            .filter(|(_, (at, _))| *at == stretch)
-            .map(|(index, _)| index)
-            .collect();
-        for index in matching {
-            let burst = &mut entries[index].burst;
-            let scaled =
-                |value: u64| (u128::from(value) * u128::from(parts) / u128::from(MILLION)) as u64;
-            burst.time = scaled(burst.time);
-            burst.instructions = scaled(burst.instructions);
+fn scale(sequences: &mut Sequences, parts: &Parts) {
+    for (rank, sequence) in sequences.ranks.iter_mut().enumerate() {
+        let mut before = None;
+        for entry in &mut sequence.entries {
+            let behind = call(entry);
+            if let Some(&parts) = parts.get(&((before, behind), rank)) {
+                let scaled = |value: u64| {
+                    let scaled = u128::from(value) * u128::from(parts) / u128::from(MILLION);
+                    u64::try_from(scaled).unwrap_or(u64::MAX)
+                };
+                entry.burst.time = scaled(entry.burst.time);
+                entry.burst.instructions = scaled(entry.burst.instructions);
+            }
+            before = Some(behind);
         }
     }
 }

@@ -8,16 +8,23 @@
 //! - `replay`: the program on its own cluster, fitted to the traced time.
 //! - `checks`: the checks, each a list of candidates of remedies.
 //! - `text`: places, causes and remedies in words.
+//! - `what_if`: changes of the user's choice, and what faster functions, computations and calls gain; `shares` says which functions a
+//!   computation runs.
 
 pub mod cause;
 
 mod checks;
 mod edit;
 mod replay;
+mod shares;
 mod text;
 mod verdict;
+mod what_if;
 
 pub use cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
+pub use edit::{Call, Stretch};
 pub use replay::Link;
-pub use text::NO_CAUSE;
+pub use shares::Sample;
+pub use text::{NO_CAUSE, at, between, shown};
 pub use verdict::{Error, Names, verdict};
+pub use what_if::{CallRow, CausalProfile, Change, Row, WhatIf};

@@ -7,14 +7,16 @@ use crate::checks::{Candidate, Subject};
 use crate::edit::{Call, Stretch};
 use crate::verdict::Names;
 
-fn at((site, function): Call, names: Names<'_>) -> String {
+/// Returns a call as text: its function and its place.
+pub fn at((site, function): Call, names: Names<'_>) -> String {
     match names(site) {
         Some(name) => format!("{function} in {name}"),
         None => format!("{function} at {site}"),
     }
 }
 
-fn between(stretch: Stretch, names: Names<'_>) -> String {
+/// Returns a computation as text: the code between two calls.
+pub fn between(stretch: Stretch, names: Names<'_>) -> String {
     match stretch {
         (None, behind) => format!("the code before {}", at(behind, names)),
         (Some(before), behind) if before == behind => {
@@ -116,7 +118,7 @@ pub(crate) fn remedy(kind: Kind) -> &'static str {
 }
 
 /// Returns a time for people.
-pub(crate) fn shown(picoseconds: u64) -> String {
+pub fn shown(picoseconds: u64) -> String {
     Time(picoseconds).rounded(3)
 }
 

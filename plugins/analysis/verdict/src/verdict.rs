@@ -38,16 +38,22 @@ pub enum Error {
     Fit(#[from] FitError),
 }
 
+/// Returns an error if sequences are too long for replays of many changes.
+pub(crate) fn within_limits(sequences: &Sequences) -> Result<(), Error> {
+    let entries = sequences.ranks.iter().map(|rank| rank.entries.len()).sum();
+    match entries > MOST_ENTRIES {
+        true => Err(Error::TooLong { entries }),
+        false => Ok(()),
+    }
+}
+
 /// Finds the causes of lost time in a traced program.
 ///
 /// # Errors
 ///
 /// A trace that is too long, or cannot be replayed.
 pub fn verdict(sequences: &Sequences, link: Link, names: Names<'_>) -> Result<Verdict, Error> {
-    let entries = sequences.ranks.iter().map(|rank| rank.entries.len()).sum();
-    if entries > MOST_ENTRIES {
-        return Err(Error::TooLong { entries });
-    }
+    within_limits(sequences)?;
     let traced = sequences.spans.iter().copied().max().unwrap_or(0);
     let replay = Replay::fitted(sequences, link)?;
     let mut state = State {

@@ -1,0 +1,303 @@
+//! `nodescope what-if`: what faster code, fewer calls or another network gain.
+
+pub mod args;
+mod measured;
+mod rerun;
+
+use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
+use nodescope_report::wrapped;
+use nodescope_trace::SiteNames;
+use nodescope_verdict::{Call, CallRow, CausalProfile, Change, Row, WhatIf, shown};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+use crate::predict::read;
+use crate::terminal::{print, print_json};
+use crate::verdict::link;
+use measured::Measured;
+use rerun::Rerun;
+
+/// What changes gain.
+#[derive(Debug, Serialize)]
+struct Answer {
+    /// Traced time from the end of MPI's initialisation, picoseconds.
+    traced_ps: u64,
+    /// Time of the replay without a change, picoseconds.
+    replayed_ps: u64,
+    /// The changes, each alone.
+    changes: Vec<Changed>,
+    /// All changes together; `None` without changes.
+    together: Option<Outcome>,
+    /// The study with the changes, run; `None` if it was not run.
+    run: Option<Rerun>,
+    /// What each function, computation and call gains; `None` with changes.
+    profile: Option<CausalProfile>,
+    /// The window that says what functions run; `None` without one.
+    window: Option<String>,
+    /// What makes the gains less certain.
+    quality: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Changed {
+    /// The change as the user wrote it.
+    change: String,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+/// The time of a changed run. Times and gains are `None` if the changed program comes to no end.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Outcome {
+    /// Time of the replay, picoseconds.
+    replayed_ps: Option<u64>,
+    /// Gain as a share of the traced time.
+    gain: Option<f64>,
+}
+
+/// Prints what changes gain, or what each function, computation and call gains.
+pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
+    let options = SequenceOptions {
+        program: args.program,
+        ..SequenceOptions::default()
+    };
+    let (_, sequences) = read(&args.results, options)?;
+    let measured = Measured::read(&args.results, args.window.as_deref(), &sequences)?;
+    let (link, unknown) = link(&args.results);
+    let samples = measured.as_ref().map(|of| of.samples.clone());
+    let run = WhatIf::new(&sequences, link, samples.unwrap_or_default());
+    let run = run.map_err(|error| Failure::of(Exit::Study, &error))?;
+    let changes = changes(args, &sequences, measured.as_ref(), &run)?;
+    if args.run.is_some() && args.code.all().is_empty() {
+        return Err(Failure::new(
+            Exit::Study,
+            "--run runs changes of code; give one by --function, --line or --term",
+        ));
+    }
+    let mut answer = Answer {
+        traced_ps: run.traced(),
+        replayed_ps: run.replayed(),
+        changes: Vec::new(),
+        together: None,
+        run: None,
+        profile: None,
+        window: measured.as_ref().map(|of| of.name().to_owned()),
+        quality: unknown
+            .into_iter()
+            .chain(sequences.notes.iter().cloned())
+            .collect(),
+    };
+    if changes.is_empty() {
+        let known = &sequences.origin.names;
+        let names = |site: Site| known.place(site).map(|_| known.text(site));
+        let function = |number| match &measured {
+            Some(measured) => measured.function(number),
+            None => String::new(),
+        };
+        let profile = run.profile(&names, &function);
+        answer.profile = Some(profile.map_err(|error| Failure::of(Exit::Study, &error))?);
+    }
+    for (text, change) in &changes {
+        answer.changes.push(Changed {
+            change: text.clone(),
+            outcome: outcome(&run, std::slice::from_ref(change))?,
+        });
+    }
+    if !changes.is_empty() {
+        let all: Vec<Change> = changes.into_iter().map(|(_, change)| change).collect();
+        answer.together = Some(outcome(&run, &all)?);
+    }
+    if let Some(study) = &args.run {
+        answer.run = Some(rerun::rerun(study, args)?);
+    }
+    if args.json {
+        let json = serde_json::to_string_pretty(&answer);
+        let json = json.map_err(|error| Failure::of(Exit::Host, &error))?;
+        print_json(&(json + "\n"))?;
+    } else {
+        print(&answer.text())?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn outcome(run: &WhatIf, changes: &[Change]) -> Result<Outcome, Failure> {
+    let time = run.time(changes);
+    let time = time.map_err(|error| Failure::of(Exit::Study, &error))?;
+    let gain = |time: u64| (run.replayed() as f64 - time as f64) / run.traced().max(1) as f64;
+    Ok(Outcome {
+        replayed_ps: time,
+        gain: time.map(gain),
+    })
+}
+
+/// Returns the changes that the command line asks for, each with its text.
+fn changes(
+    args: &args::WhatIf,
+    sequences: &Sequences,
+    measured: Option<&Measured>,
+    run: &WhatIf,
+) -> Result<Vec<(String, Change)>, Failure> {
+    let mut changes = Vec::new();
+    for (text, change) in args.code.all() {
+        let Some(measured) = measured else {
+            return Err(Failure::new(
+                Exit::Study,
+                format!(
+                    "{text}: the results have no window that says which code ranks run; add [[window]] to the study and run it again"
+                ),
+            ));
+        };
+        changes.push((text, measured.kept(&[change])?));
+    }
+    for place in &args.call_site {
+        let calls = calls_at(place, &sequences.origin.names, run)?;
+        changes.push((format!("{place}=free"), Change::Without(calls)));
+    }
+    for speed in &args.rank {
+        let ranks = sequences.ranks.len();
+        if speed.rank >= ranks {
+            return Err(Failure::new(
+                Exit::Study,
+                format!(
+                    "there is no rank {}; the ranks are 0 to {}",
+                    speed.rank,
+                    ranks - 1
+                ),
+            ));
+        }
+        let text = format!(
+            "rank {} at {:.3} times its speed",
+            speed.rank,
+            1.0 / speed.kept
+        );
+        let text = if speed.kept == 0.0 {
+            format!("rank {} free", speed.rank)
+        } else {
+            text
+        };
+        changes.push((text, Change::Rank(speed.rank, speed.kept)));
+    }
+    if args.imbalance.is_some() {
+        changes.push(("even computations".into(), Change::Balance));
+    }
+    if args.network.is_some() {
+        changes.push(("ideal network".into(), Change::IdealNetwork));
+    }
+    Ok(changes)
+}
+
+/// Returns the calls at a place: an MPI function, a function, a line or an address.
+fn calls_at(place: &str, names: &SiteNames, run: &WhatIf) -> Result<Vec<Call>, Failure> {
+    let is_at = |(site, function): &Call| {
+        let source = names.place(*site);
+        let file = source.and_then(|of| of.file.as_deref().zip(of.line));
+        let is_line = file.is_some_and(|(file, line)| {
+            let whole = format!("{file}:{line}");
+            let folders = whole.strip_suffix(place);
+            folders.is_some_and(|folders| folders.is_empty() || folders.ends_with('/'))
+        });
+        let caller = source.and_then(|of| of.function.as_deref());
+        is_line
+            || caller == Some(place)
+            || function.to_string() == place
+            || names.address(*site) == place
+    };
+    let all = run.calls();
+    let found: Vec<Call> = all.iter().copied().filter(is_at).collect();
+    if found.is_empty() {
+        const NAMED: usize = 6;
+        let known = all.iter().take(NAMED);
+        let known: Vec<String> = known
+            .map(|(site, function)| format!("{function} in {}", names.text(*site)))
+            .collect();
+        return Err(Failure::new(
+            Exit::Study,
+            format!("no call is at {place}; calls are {}", known.join(", ")),
+        ));
+    }
+    Ok(found)
+}
+
+impl Outcome {
+    fn text(&self) -> String {
+        match (self.replayed_ps, self.gain) {
+            (Some(time), Some(gain)) => format!("{}  {}", percent(gain), shown(time)),
+            _ => "others wait for ever: leave out both ends of a message".to_owned(),
+        }
+    }
+}
+
+fn percent(gain: f64) -> String {
+    format!("{:>6.1} %", 100.0 * gain)
+}
+
+impl Answer {
+    fn text(&self) -> String {
+        let mut out = format!(
+            "What if: of {}, the replay has {}\n",
+            shown(self.traced_ps),
+            shown(self.replayed_ps)
+        );
+        if !self.changes.is_empty() {
+            out.push_str("\n    gain  time        change, replayed\n");
+            for of in &self.changes {
+                out.push_str(&format!("{}  {}\n", padded(&of.outcome), of.change));
+            }
+            if let (Some(together), 2..) = (&self.together, self.changes.len()) {
+                out.push_str(&format!("{}  all of these\n", padded(together)));
+            }
+        }
+        if let Some(run) = &self.run {
+            out.push_str(&run.text());
+        }
+        if let Some(profile) = &self.profile {
+            rows(&mut out, "function, its own code", &profile.functions);
+            if profile.functions.is_empty() {
+                let why =
+                    "No window has samples of functions: add [[window]] to the study for them.";
+                out.push_str(&format!("\n{why}\n"));
+            }
+            rows(&mut out, "computation", &profile.computations);
+            calls(&mut out, &profile.calls);
+        }
+        for said in &self.quality {
+            out.push_str(&wrapped("data: ", said));
+        }
+        out
+    }
+}
+
+fn padded(outcome: &Outcome) -> String {
+    format!("{:<20}", outcome.text())
+}
+
+fn rows(out: &mut String, head: &str, rows: &[Row]) {
+    if rows.is_empty() {
+        return;
+    }
+    out.push_str(&format!(
+        "\n   share  gain: 1.25x       2x     free  1.25x slower  {head}\n"
+    ));
+    for row in rows {
+        let figures = format!(
+            "{}     {} {} {}      {}  ",
+            percent(row.share),
+            percent(row.quarter),
+            percent(row.twice),
+            percent(row.free),
+            percent(row.slower)
+        );
+        out.push_str(&wrapped(&figures, &row.place));
+    }
+}
+
+fn calls(out: &mut String, rows: &[CallRow]) {
+    if rows.is_empty() {
+        return;
+    }
+    out.push_str("\n   calls      gain  call left out\n");
+    for row in rows {
+        let figures = format!("{:>8}  {}  ", row.count, percent(row.gain));
+        out.push_str(&wrapped(&figures, &row.place));
+    }
+}
