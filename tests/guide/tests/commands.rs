@@ -13,10 +13,11 @@ use nodescope_test_needs::{Need, have};
 use serde_json::Value;
 
 /// Pages whose scripts run, in this order: later pages use results of earlier ones.
-const PAGES: [&str; 12] = [
+const PAGES: [&str; 13] = [
     "five-minutes.md",
     "report.md",
     "verdict.md",
+    "faster-code.md",
     "results.md",
     "windows.md",
     "predicting.md",

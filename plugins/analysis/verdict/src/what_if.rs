@@ -126,7 +126,19 @@ impl WhatIf {
     /// Sequences that cannot be replayed.
     pub fn time(&self, changes: &[Change]) -> Result<Option<u64>, Error> {
         let mut state = self.state.clone();
+        // Changes of different functions of a computation add up, so that all of them are one change.
+        let mut code: BTreeMap<(usize, u32), f64> = BTreeMap::new();
         for change in changes {
+            if let Change::Code(kept) = change {
+                for (of, kept) in kept {
+                    *code.entry(*of).or_insert(1.0) *= kept;
+                }
+            }
+        }
+        let others = changes
+            .iter()
+            .filter(|change| !matches!(change, Change::Code(_)));
+        for change in [&Change::Code(code)].into_iter().chain(others) {
             for edit in self.edits(change) {
                 state = edit.apply(&state);
             }

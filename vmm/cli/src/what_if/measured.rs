@@ -117,7 +117,7 @@ fn samples(record: &WindowRecord, profile: &WindowProfile, sequences: &Sequences
         module.is_some_and(|module| {
             let file = module.name.rsplit('/').next().unwrap_or(&module.name);
             let is = |library: &&str| file.starts_with(*library);
-            module.kind == ModuleKind::File && OPENMP_LIBRARIES.iter().any(|of| is(&of))
+            module.kind == ModuleKind::File && OPENMP_LIBRARIES.iter().any(|of| is(of))
         })
     };
     let executables = &sequences.origin.names.executables;
