@@ -19,6 +19,7 @@ mod image;
 mod interrupt;
 mod known_costs;
 mod logging;
+mod measured;
 mod memory;
 mod node;
 mod openmp;

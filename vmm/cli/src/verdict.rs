@@ -13,6 +13,7 @@ use nodescope_verdict::{Kind, Link, Place, Verdict, verdict as find};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::measured::Measured;
 use crate::openmp::analysis;
 use crate::predict::read;
 use crate::results::{RunFile, report};
@@ -28,11 +29,13 @@ pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
         ..SequenceOptions::default()
     };
     let (_, sequences) = read(&args.results, options)?;
-    let mut verdict =
-        of(&sequences, &args.results).map_err(|why| Failure::new(Exit::Study, why))?;
+    let measured = Measured::read(&args.results, None, &sequences)?;
+    let verdict = of(&sequences, &args.results, measured.as_ref());
+    let mut verdict = verdict.map_err(|why| Failure::new(Exit::Study, why))?;
     if args.results.join(RunFile::NAME).is_file() {
         let report = report(&args.results, None, &[])?;
-        add_measured(&mut verdict, &report.windows, &args.results);
+        add_windows(&mut verdict, &report.windows);
+        add_threads(&mut verdict, &args.results, measured.as_ref());
     }
     if args.json {
         let json = serde_json::to_string_pretty(&verdict);
@@ -57,26 +60,31 @@ pub fn add_verdict(report: &mut Report, results: &Path) {
     let Ok((_, sequences)) = read(results, SequenceOptions::default()) else {
         return;
     };
-    match of(&sequences, results) {
+    let measured = Measured::read(results, None, &sequences).ok().flatten();
+    match of(&sequences, results, measured.as_ref()) {
         Ok(mut verdict) => {
-            add_measured(&mut verdict, &report.windows, results);
+            add_windows(&mut verdict, &report.windows);
+            add_threads(&mut verdict, results, measured.as_ref());
             report.verdict = Some(verdict);
         }
         Err(why) => report.notes.push(format!("there is no verdict: {why}")),
     }
 }
 
-fn add_measured(verdict: &mut Verdict, windows: &[WindowReport], results: &Path) {
-    add_windows(verdict, windows);
-    add_threads(verdict, results);
-}
-
 /// Finds the verdict on the sequences of a run, whose results are in a folder.
-fn of(sequences: &Sequences, results: &Path) -> Result<Verdict, String> {
+fn of(
+    sequences: &Sequences,
+    results: &Path,
+    measured: Option<&Measured>,
+) -> Result<Verdict, String> {
     let known = &sequences.origin.names;
     let names = |site: Site| known.place(site).map(|_| known.text(site));
     let (link, unknown) = link(results);
-    let mut verdict = find(sequences, link, &names).map_err(|error| error.to_string())?;
+    let verdict = match measured {
+        Some(measured) => measured.with_code(|code| find(sequences, link, &names, Some(code))),
+        None => find(sequences, link, &names, None),
+    };
+    let mut verdict = verdict.map_err(|error| error.to_string())?;
     verdict.quality.extend(unknown);
     Ok(verdict)
 }
@@ -166,7 +174,11 @@ fn terms(costs: &CodeCosts) -> &[TermValue] {
 }
 
 fn here(text: String) -> Place {
-    Place { text, rank: None }
+    Place {
+        text,
+        code: None,
+        rank: None,
+    }
 }
 
 /// Returns whether a term of the CPI, or a cause of exposed cycles, is waiting for data that no other core has taken.
@@ -175,7 +187,7 @@ fn is_memory(term: &str) -> bool {
 }
 
 /// Adds the causes that records of OpenMP show.
-fn add_threads(verdict: &mut Verdict, results: &Path) {
+fn add_threads(verdict: &mut Verdict, results: &Path, measured: Option<&Measured>) {
     let Some(analysis) = analysis(results) else {
         return;
     };
@@ -204,12 +216,17 @@ fn add_threads(verdict: &mut Verdict, results: &Path) {
         // While one thread works, all others have nothing to do.
         let idle = rank.times.serialisation - rank.times.idle_in_mpi;
         let alone = idle / (threads - 1);
+        let number = rank.rank as usize;
+        let code = measured.and_then(|of| of.with_code(|code| code.of_one_thread(number)));
+        let most = code.iter().map(|code| format!(", mostly in {code}"));
         let what = format!(
-            "One of {threads} threads works alone for {} ms.",
-            alone / 1_000_000
+            "One of {threads} threads works alone for {} ms{}.",
+            alone / 1_000_000,
+            most.collect::<String>()
         );
         let place = Place {
             text: "code outside of parallel regions".to_owned(),
+            code,
             rank: Some(rank.rank),
         };
         let gain = share(alone - alone / threads);

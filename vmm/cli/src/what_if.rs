@@ -1,7 +1,6 @@
 //! `nodescope what-if`: what faster code, fewer calls or another network gain.
 
 pub mod args;
-mod measured;
 mod rerun;
 
 use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
@@ -11,10 +10,10 @@ use nodescope_verdict::{Call, CallRow, CausalProfile, Change, Row, WhatIf, shown
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
+use crate::measured::Measured;
 use crate::predict::read;
 use crate::terminal::{print, print_json};
 use crate::verdict::link;
-use measured::Measured;
 use rerun::Rerun;
 
 /// What changes gain.

@@ -219,12 +219,20 @@ fn scaled(value: u128, part: u128, whole: u128) -> u128 {
     value / whole * part + value % whole * part / whole
 }
 
-/// Divides a block's costs among its source lines, in proportion to their numbers of instructions. The sum of the shares is the whole.
-fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
-    let whole = u128::from(block.instructions.max(1));
+impl Block {
+    /// Returns the share of the block's instructions that each of its source lines has; `None` is code without a line.
+    pub fn parts_by_line(&self) -> Vec<(Option<u32>, f64)> {
+        let whole = f64::from(self.instructions.max(1));
+        let parts = instructions_by_line(self).into_iter();
+        parts.map(|(line, of)| (line, of as f64 / whole)).collect()
+    }
+}
+
+/// Returns the number of a block's instructions by source line.
+fn instructions_by_line(block: &Block) -> Vec<(Option<u32>, u128)> {
     let mut parts: Vec<(Option<u32>, u128)> = Vec::new();
     if block.source_ranges.is_empty() {
-        parts.push((None, whole));
+        parts.push((None, u128::from(block.instructions.max(1))));
     }
     for (n, range) in block.source_ranges.iter().enumerate() {
         let end = block
@@ -237,9 +245,15 @@ fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
             None => parts.push((range.line, instructions)),
         }
     }
+    parts
+}
+
+/// Divides a block's costs among its source lines, in proportion to their numbers of instructions. The sum of the shares is the whole.
+fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
+    let whole = u128::from(block.instructions.max(1));
     let mut before = 0;
     let mut split = Vec::new();
-    for (line, instructions) in parts {
+    for (line, instructions) in instructions_by_line(block) {
         let after = (before + instructions).min(whole);
         let mut part = costs.part(before, after, whole);
         part.executions = if before == 0 { costs.executions } else { 0 };

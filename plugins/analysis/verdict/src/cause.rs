@@ -90,6 +90,9 @@ pub enum Class {
 pub struct Place {
     /// The place as text.
     pub text: String,
+    /// Function, file and line of the code that costs the time, where a window has measured it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// World rank that the place concerns most; `None` for all.
     pub rank: Option<u32>,
 }

@@ -7,6 +7,7 @@
 //! - [`cause`]: causes, their places and the verdict.
 //! - `replay`: the program on its own cluster, fitted to the traced time.
 //! - `checks`: the checks, each a list of candidates of remedies.
+//! - `code`: the code of a computation or a thread, from a window.
 //! - `text`: places, causes and remedies in words.
 //! - `what_if`: changes of the user's choice, and what faster functions, computations and calls gain; `shares` says which functions a
 //!   computation runs.
@@ -14,6 +15,7 @@
 pub mod cause;
 
 mod checks;
+mod code;
 mod edit;
 mod replay;
 mod shares;
@@ -22,6 +24,7 @@ mod verdict;
 mod what_if;
 
 pub use cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
+pub use code::MeasuredCode;
 pub use edit::{Call, Stretch};
 pub use replay::Link;
 pub use shares::Sample;

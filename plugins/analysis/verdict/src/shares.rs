@@ -38,11 +38,8 @@ pub(crate) struct Shares {
 
 impl Shares {
     pub(crate) fn new(sequences: &Sequences, mut samples: Vec<Sample>) -> Shares {
-        samples.sort_unstable_by_key(|sample| (sample.rank, sample.time, sample.function));
         let mut shares = Shares::default();
-        let same =
-            |one: &Sample, next: &Sample| one.rank == next.rank && next.time - one.time < MOMENT;
-        for moment in samples.chunk_by(same) {
+        for moment in moments(&mut samples) {
             let Some(stretch) = stretch_at(sequences, &moment[0]) else {
                 continue;
             };
@@ -95,12 +92,20 @@ impl Shares {
         parts
     }
 
-    fn weights(&self, stretch: Stretch, rank: usize) -> &Weights {
+    /// Returns what a computation of a rank runs, by function.
+    pub(crate) fn weights(&self, stretch: Stretch, rank: usize) -> &Weights {
         let enough = |weights: &&Weights| weights.values().sum::<f64>() >= FEWEST;
         let of_rank = self.of_rank.get(&(stretch, rank)).filter(enough);
         let of_all = self.of_all.get(&stretch).filter(enough);
         of_rank.or(of_all).unwrap_or(&self.whole)
     }
+}
+
+/// Returns the samples of each moment of a rank.
+pub(crate) fn moments(samples: &mut [Sample]) -> impl Iterator<Item = &[Sample]> {
+    samples.sort_unstable_by_key(|sample| (sample.rank, sample.time, sample.function));
+    let same = |one: &Sample, next: &Sample| one.rank == next.rank && next.time - one.time < MOMENT;
+    samples.chunk_by(same)
 }
 
 /// Returns the computation in which a sample lies.

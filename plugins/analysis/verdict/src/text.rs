@@ -35,22 +35,28 @@ pub(crate) fn place(subject: &Subject, names: Names<'_>) -> Place {
     match subject {
         Subject::Computation { stretch, rank, .. } => Place {
             text: between(*stretch, names),
+            code: None,
             rank: Some(*rank),
         },
         Subject::Call { call, .. } | Subject::Messages(Some(call)) => Place {
             text: at(*call, names),
+            code: None,
             rank: None,
         },
         Subject::Messages(None) => Place {
             text: "all messages".into(),
+            code: None,
             rank: None,
         },
     }
 }
 
-/// Returns a sentence on what happens.
-pub(crate) fn what(candidate: &Candidate, names: Names<'_>) -> String {
-    let place = place(&candidate.subject, names).text;
+/// Returns a sentence on what happens at a place.
+pub(crate) fn what(candidate: &Candidate, place: &Place) -> String {
+    let place = match &place.code {
+        Some(code) => format!("{code}, {}", place.text),
+        None => place.text.clone(),
+    };
     match (&candidate.subject, candidate.kind) {
         (Subject::Computation { rank, own, .. }, Kind::SerialRank) => format!(
             "Rank {rank} alone computes for {} in {place}; the others wait.",

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use nodescope_loop_tree::{Sequences, Site};
 use nodescope_predict::FitError;
 
-use crate::cause::{Cause, Class, Kind, LEAST_GAIN, MOST_CAUSES, RuledOut, Verdict};
-use crate::checks::{Candidate, all};
-use crate::edit::State;
+use crate::cause::{Cause, Class, Kind, LEAST_GAIN, MOST_CAUSES, Place, RuledOut, Verdict};
+use crate::checks::{Candidate, Subject, all};
+use crate::code::MeasuredCode;
+use crate::edit::{State, stretches};
 use crate::replay::{Link, Replay, time_on};
 use crate::text::{place, remedy, shown, what};
 
@@ -47,12 +48,17 @@ pub(crate) fn within_limits(sequences: &Sequences) -> Result<(), Error> {
     }
 }
 
-/// Finds the causes of lost time in a traced program.
+/// Finds the causes of lost time in a traced program. `code` says which code computations run.
 ///
 /// # Errors
 ///
 /// A trace that is too long, or cannot be replayed.
-pub fn verdict(sequences: &Sequences, link: Link, names: Names<'_>) -> Result<Verdict, Error> {
+pub fn verdict(
+    sequences: &Sequences,
+    link: Link,
+    names: Names<'_>,
+    code: Option<&MeasuredCode<'_>>,
+) -> Result<Verdict, Error> {
     within_limits(sequences)?;
     let traced = sequences.spans.iter().copied().max().unwrap_or(0);
     let replay = Replay::fitted(sequences, link)?;
@@ -78,13 +84,17 @@ pub fn verdict(sequences: &Sequences, link: Link, names: Names<'_>) -> Result<Ve
         if (gain as f64) < LEAST_GAIN * traced as f64 {
             break;
         }
+        let place = Place {
+            code: code.and_then(|code| code_of(&candidate, &state.sequences, code)),
+            ..place(&candidate.subject, names)
+        };
         causes.push(Cause {
             kind: candidate.kind,
             class: Class::Replayed,
             gain_ps: gain,
             gain: gain as f64 / traced.max(1) as f64,
-            place: place(&candidate.subject, names),
-            what: what(&candidate, names),
+            what: what(&candidate, &place),
+            place,
             remedy: remedy(candidate.kind).to_owned(),
         });
         state = candidate.edit.apply(&state);
@@ -99,6 +109,23 @@ pub fn verdict(sequences: &Sequences, link: Link, names: Names<'_>) -> Result<Ve
         start_up_ps: traced.saturating_sub(replayed),
         quality: quality(sequences, traced, replayed),
     })
+}
+
+/// Returns the code that makes a rank's computation longer than the others'.
+fn code_of(
+    candidate: &Candidate,
+    sequences: &Sequences,
+    code: &MeasuredCode<'_>,
+) -> Option<String> {
+    let Subject::Computation { stretch, rank, .. } = candidate.subject else {
+        return None;
+    };
+    let computed = |rank: usize| {
+        let all = stretches(&sequences.ranks[rank].entries);
+        let same = all.filter(|(of, _)| *of == stretch);
+        same.map(|(_, entry)| entry.burst.time as f64).sum()
+    };
+    code.excess(sequences, stretch, rank as usize, &computed)
 }
 
 /// Returns the gain of each candidate, picoseconds.

@@ -61,7 +61,7 @@ fn sequences(time: u64, of: impl Fn(usize) -> Vec<Entry>) -> Sequences {
 }
 
 fn found(sequences: &Sequences) -> Verdict {
-    verdict(sequences, LINK, &|_| None).unwrap()
+    verdict(sequences, LINK, &|_| None, None).unwrap()
 }
 
 /// Checks that the first cause has a kind and, within 2 % of the time, a gain.
@@ -170,7 +170,7 @@ fn an_even_program_has_no_cause() {
 #[test]
 fn a_long_trace_is_refused() {
     let of = |_| vec![allreduce(1); 300_000];
-    let refused = verdict(&sequences(1, of), LINK, &|_| None);
+    let refused = verdict(&sequences(1, of), LINK, &|_| None, None);
     assert!(matches!(
         refused,
         Err(Error::TooLong { entries: 1_200_000 })

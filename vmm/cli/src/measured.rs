@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nodescope_loop_tree::Sequences;
 use nodescope_profile::{CodeChange, ModuleKind, WindowProfile};
-use nodescope_verdict::{Change, Sample};
+use nodescope_verdict::{Change, MeasuredCode, Sample};
 use nodescope_window::{Owner, WindowRecord};
 
 use crate::exit::{Exit, Failure};
@@ -24,6 +24,16 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Calls a function with the code that was measured.
+    pub fn with_code<T>(&self, use_code: impl FnOnce(&MeasuredCode<'_>) -> T) -> T {
+        use_code(&MeasuredCode {
+            profile: &self.profile,
+            clock: clock(&self.record, &self.profile),
+            rank_of: &|node, context| computing_rank(&self.record, node, context),
+            samples: &self.samples,
+        })
+    }
+
     /// Reads the windows of results and returns the one with this name, or the one with most samples of the program's ranks. `None` if no
     /// window has a profile with times.
     pub fn read(
@@ -117,7 +127,7 @@ fn samples(record: &WindowRecord, profile: &WindowProfile, sequences: &Sequences
         module.is_some_and(|module| {
             let file = module.name.rsplit('/').next().unwrap_or(&module.name);
             let is = |library: &&str| file.starts_with(*library);
-            module.kind == ModuleKind::File && OPENMP_LIBRARIES.iter().any(|of| is(of))
+            module.kind == ModuleKind::File && OPENMP_LIBRARIES.iter().any(is)
         })
     };
     let executables = &sequences.origin.names.executables;
