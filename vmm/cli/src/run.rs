@@ -63,7 +63,6 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             format: all.log_format,
             quiet: all.quiet,
             follow: args.follow,
-            time_limit_ps: study.time_limit.0,
         },
         study.nodes,
     );
