@@ -71,6 +71,24 @@ fn difference(intervals: &[Interval]) -> (Option<f64>, Option<f64>) {
 }
 
 impl SampledReport {
+    /// Returns the number of intervals, and how well the clock between them is known, in a few words.
+    pub(crate) fn brief(&self) -> String {
+        let error = match (self.clock_difference, self.clock_difference_interval) {
+            (Some(difference), Some(half)) => format!(
+                "error of the clock {:+.1} % ± {:.1} % (95 %)",
+                100.0 * difference,
+                100.0 * half
+            ),
+            _ => "too few to tell the error of the clock".to_owned(),
+        };
+        let share = self.measured_ps as f64 / (self.window_ps as f64).max(1.0);
+        format!(
+            "{} intervals, {:.1} % of it, {error}",
+            self.intervals,
+            100.0 * share
+        )
+    }
+
     /// Returns sentences for the report.
     pub(crate) fn lines(&self) -> Vec<String> {
         let share = self.measured_ps as f64 / (self.window_ps as f64).max(1.0);

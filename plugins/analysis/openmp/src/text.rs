@@ -105,6 +105,28 @@ impl Analysis {
         Ok(())
     }
 
+    /// Returns a sentence for each program: its efficiency, and the parts of OpenMP's.
+    pub fn brief(&self) -> Vec<String> {
+        let several = self.programs.len() > 1;
+        let programs = self.programs.iter().enumerate();
+        let sentence = |(number, program): (usize, &ProgramReport)| {
+            let name = match several {
+                true => format!("{}: ", self.program_name(number)),
+                false => String::new(),
+            };
+            let of = &program.hybrid;
+            format!(
+                "{name}parallel efficiency {}; of OpenMP {}: serialisation {}, load balance {}, scheduling {}",
+                percent(of.parallel),
+                percent(of.openmp_parallel),
+                percent(of.openmp_serialisation),
+                percent(of.openmp_load_balance),
+                percent(of.openmp_scheduling),
+            )
+        };
+        programs.map(sentence).collect()
+    }
+
     /// Returns the title of a program's part of a report that has several.
     pub(crate) fn title(&self, number: usize) -> String {
         let name = self.program_name(number);
