@@ -32,7 +32,7 @@ compare_times() {
     "$nodescope" run "$folder/study.toml" --results "$folder/results" --force > "$folder/report.txt"
     native "$name" $((ROUNDS / 2 + 1)) "$ROUNDS" "$folder"
     grep 'instructions in' "$folder/report.txt" || true
-    "$nodescope" report "$folder/results" --full | grep -E '^(Sampled|Check of the clock|interval|the clock)' || true
+    "$nodescope" report "$folder/results" --full | grep -E '^(Sampled|Error of the clock)' -A 2 || true
     awk -f scripts/lib/programs.awk "$folder"/native.* "$folder/results/files/times"
 }
 

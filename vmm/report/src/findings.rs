@@ -209,7 +209,7 @@ impl FindingKind {
             } => {
                 let whom = match than {
                     Some(than) => format!("rank {than}"),
-                    None => "the other ranks (mean)".to_owned(),
+                    None => "the mean of the other ranks".to_owned(),
                 };
                 format!(
                     "Window \"{window}\": rank {rank} computes {ratio:.1} times as long as {whom}."
@@ -256,11 +256,11 @@ impl FindingKind {
                 code,
             } => {
                 let kind = match true_sharing {
-                    true => "which they share",
-                    false => "of which they use different bytes (false sharing)",
+                    true => "share it",
+                    false => "use different bytes of it (false sharing)",
                 };
                 format!(
-                    "Window \"{window}\": vCPUs take lines of memory from each other, {} of the cycles of the code; {} of them by the line of {data}, {kind}, in {}.",
+                    "Window \"{window}\": {} of the cycles of the code are waiting for lines of memory that vCPUs take from each other, {} of them for the line of {data}. vCPUs {kind} in {}.",
                     percent(*share),
                     percent(line_share / share),
                     code.join(" and ")

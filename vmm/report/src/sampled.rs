@@ -93,7 +93,7 @@ impl SampledReport {
     pub(crate) fn lines(&self) -> Vec<String> {
         let share = self.measured_ps as f64 / (self.window_ps as f64).max(1.0);
         let mut lines = vec![format!(
-            "Sampled: {} intervals with {} instructions, {} or {:.1} % of the window's virtual time. All counts below are of these intervals; between them the clock advances by what code has cost in them.",
+            "Sampled: {} intervals with {} instructions, {} or {:.1} % of the window's virtual time. All counts below are of these intervals. Between intervals the clock advances by the costs of code that earlier intervals measured.",
             self.intervals,
             si(self.instructions as f64),
             time(self.measured_ps as f64),
@@ -105,7 +105,7 @@ impl SampledReport {
                 None => String::new(),
             };
             lines.push(format!(
-                "Check of the clock: the costs that were known before each interval differ from those measured in it by {:+.1} %{half}.",
+                "Error of the clock, estimated: the costs that were used before an interval differ from those that the interval measured by {:+.1} %{half}.",
                 100.0 * difference
             ));
         }

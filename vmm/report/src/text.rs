@@ -107,7 +107,7 @@ pub(crate) fn window_check(window: &WindowReport) -> Option<String> {
     let clock = total.clock?;
     let replaced = match clock.substituted_65536 {
         0 => "",
-        _ => " (with the core's cycles as the clocks had them)",
+        _ => " (with the core's cycles before they were replaced)",
     };
     let clocks = grouped(clock.clock_cycles);
     let difference = clock.difference_65536.unsigned_abs() as f64 / CYCLE as f64;
@@ -216,7 +216,7 @@ pub(crate) fn general_tables(mpi: &MpiReport) -> Vec<Table> {
 
 /// Returns a table of the MPI programs of the run.
 fn programs_table(mpi: &MpiReport) -> Table {
-    let title = "MPI programs, each with an MPI_COMM_WORLD of its own, in the order of the trace";
+    let title = "MPI programs, each with an MPI_COMM_WORLD of its own, in the order of the trace. Calls counted; times modelled";
     let head = [
         "program", "name", "ranks", "nodes", "from", "to", "calls", "in MPI",
     ];
@@ -265,7 +265,7 @@ pub(crate) fn mpi_tables(mpi: &ProgramReport) -> Vec<Table> {
     };
     let mut by_rank = Table::new(
         format!(
-            "By rank. Calls and bytes counted; times virtual. Rates and shares are of the {} between the first entry into MPI and the last exit",
+            "By rank. Calls and bytes counted; times modelled. Rates and shares are of the {} between the first entry into MPI and the last exit",
             time(span as f64)
         ),
         3,
@@ -307,8 +307,12 @@ pub(crate) fn mpi_tables(mpi: &ProgramReport) -> Vec<Table> {
     by_time.sort_by(|a, b| b.time_ps.cmp(&a.time_ps).then(a.function.cmp(b.function)));
     let mut head = vec!["function"];
     head.extend(HEAD);
-    let mut functions =
-        Table::new("By function, all ranks, longest total first", 1, &head).about("run");
+    let mut functions = Table::new(
+        "By function, all ranks, longest total first. Calls and bytes counted; times modelled",
+        1,
+        &head,
+    )
+    .about("run");
     for row in by_time {
         let mut line = vec![row.function.to_owned()];
         line.extend(cells(row, mpi.ranks.len()));
@@ -322,7 +326,12 @@ pub(crate) fn mpi_tables(mpi: &ProgramReport) -> Vec<Table> {
     });
     let mut head = vec!["function", "rank"];
     head.extend(HEAD);
-    let mut both = Table::new("By function and rank, longest total first", 2, &head).about("run");
+    let mut both = Table::new(
+        "By function and rank, longest total first. Calls and bytes counted; times modelled",
+        2,
+        &head,
+    )
+    .about("run");
     for row in by_time {
         let rank = row.rank.map(|rank| rank.to_string()).unwrap_or_default();
         let mut line = vec![row.function.to_owned(), rank];

@@ -30,7 +30,7 @@ pub(crate) const PROGRAM_HEAD: [&str; 7] = [
 ];
 /// Title of the table of the ranks' losses.
 pub(crate) const RANK_TITLE: &str =
-    "Time of processors lost by rank, to MPI and to OpenMP, the rank that loses most first";
+    "Processor time that each rank loses to MPI and to OpenMP, largest loss first";
 /// Column heads of the table of the ranks' losses.
 pub(crate) const RANK_HEAD: [&str; 10] = [
     "rank",
@@ -231,7 +231,7 @@ impl Analysis {
         hybrid.write_ranks(out)?;
         writeln!(
             out,
-            "\nBy process, the one that loses most first\n  {:<32} {:>9} {:>12} {:>12} {:>12}",
+            "\nBy process, largest loss first\n  {:<32} {:>9} {:>12} {:>12} {:>12}",
             "", "efficiency", "execution", "idle", "lost"
         )?;
         for at in self.ranked(program).take(RANKS) {
@@ -415,7 +415,7 @@ impl ProcessReport {
         }
         writeln!(
             out,
-            "\nParallel regions, the one that loses most first\n  {:<44} {:>7} {:>10} {:>10} {:>10} {:>10}",
+            "\nParallel regions, largest loss first\n  {:<44} {:>7} {:>10} {:>10} {:>10} {:>10}",
             "", "count", "execution", "idle", "lost", "efficiency"
         )?;
         for region in self.regions.iter().take(LINES) {
@@ -441,7 +441,7 @@ impl ProcessReport {
         }
         writeln!(
             out,
-            "\nPoints of synchronisation, the dearest first\n  {:<14} {:<36} {:>7} {:>9} {:>10} {:>10} {:>10} {:>8}",
+            "\nPoints of synchronisation, largest cost first\n  {:<14} {:<36} {:>7} {:>9} {:>10} {:>10} {:>10} {:>8}",
             "construct", "", "threads", "count", "mean", "longest", "cost", "of lost"
         )?;
         for point in costly.iter().take(LINES) {
@@ -467,7 +467,7 @@ impl ProcessReport {
         }
         writeln!(
             out,
-            "\nLoops, the one with most waiting at its end first\n  {:<36} {:<22} {:>9} {:>10} {:>10} {:>10} {:>10}",
+            "\nLoops, longest waiting at the end first\n  {:<36} {:<22} {:>9} {:>10} {:>10} {:>10} {:>10}",
             "", "schedule", "count", "work mean", "most", "imbalance", "waiting"
         )?;
         for report in self.loops.iter().take(LINES) {
