@@ -31,7 +31,8 @@ compare_times() {
     native "$name" 1 $((ROUNDS / 2)) "$folder"
     "$nodescope" run "$folder/study.toml" --results "$folder/results" --force > "$folder/report.txt"
     native "$name" $((ROUNDS / 2 + 1)) "$ROUNDS" "$folder"
-    grep -E '^(Sampled|Check of the clock|interval|the clock)|instructions in' "$folder/report.txt" || true
+    grep 'instructions in' "$folder/report.txt" || true
+    "$nodescope" report "$folder/results" --full | grep -E '^(Sampled|Error of the clock)' -A 2 || true
     awk -f scripts/lib/programs.awk "$folder"/native.* "$folder/results/files/times"
 }
 

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 
+use nodescope_report::Section;
 use nodescope_study::quantity::Bytes;
 use nodescope_study::{NodeDescription, SnapshotAt};
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,7 @@ pub enum LogFormat {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a study: boot its cluster, run its job, measure its windows, print the report.
+    /// Run a study: boot its cluster, run its job, measure its windows, print the short report.
     #[command(after_help = EXIT_CODES)]
     Run(Run),
     /// Run a study under Slurm, over several hosts (guide: Several hosts and Slurm).
@@ -257,6 +258,17 @@ pub enum EngineChoice {
 pub struct Report {
     /// Folder of the results.
     pub results: PathBuf,
+    /// Print the whole report, not the short one of a screen (guide: Reading the report).
+    #[arg(long, conflicts_with_all = ["section", "json", "html"])]
+    pub full: bool,
+    /// Print one section of the whole report.
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["json", "html"],
+        value_parser = PossibleValuesParser::new(Section::ALL.map(Section::name)).try_map(|name| name.parse::<Section>())
+    )]
+    pub section: Option<Section>,
     /// Print the report as JSON in place of text (guide: report.json).
     #[arg(long, conflicts_with = "html")]
     pub json: bool,

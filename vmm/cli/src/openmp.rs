@@ -17,7 +17,7 @@ use nodescope_openmp::{
     Analysis, CodeLocator, MpiTime, Options, ProcessMpi, RankMpi, Record, RecordError, SUFFIX,
     Selection, TITLE,
 };
-use nodescope_report::PageSection;
+use nodescope_report::{OpenMpText, PageSection};
 use nodescope_symbols::{ListedFiles, Names};
 use nodescope_trace::{Body, ProgramFinder, TraceError, TraceReader, Wait, WaitBuilder};
 
@@ -246,6 +246,26 @@ fn analyse(results: &Path) -> Result<Analysis, Failure> {
 /// Returns the analysis of a run's records; `None` without records that can be read.
 pub fn analysis(results: &Path) -> Option<Analysis> {
     analyse(results).ok().filter(|_| has_records(results))
+}
+
+/// Returns the times of OpenMP threads for a report's text; `None` without records. Where records cannot be shown, the text has the reason.
+pub fn text(results: &Path) -> Option<OpenMpText> {
+    if !has_records(results) {
+        return None;
+    }
+    Some(match analyse(results) {
+        Ok(analysis) => OpenMpText {
+            summary: analysis.brief(),
+            text: analysis.text(),
+        },
+        Err(failure) => {
+            let why = format!("not shown: {}", failure.chain.join(": "));
+            OpenMpText {
+                text: format!("{why}\n"),
+                summary: vec![why],
+            }
+        }
+    })
 }
 
 /// Returns the OpenMP section of a report's page; `None` without records. Where records cannot be shown, the section contains the reason.

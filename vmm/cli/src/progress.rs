@@ -40,15 +40,12 @@ pub struct ProgressOptions {
     pub quiet: bool,
     /// Node whose console is shown; `None` for no console.
     pub follow: Option<u32>,
-    /// The study's limit of virtual time, picoseconds.
-    pub time_limit_ps: u64,
 }
 
 /// Observes a run and reports its progress to the user.
 pub struct ProgressReporter {
     output: Output,
     follower: Option<Follower>,
-    time_limit_ps: u64,
     start: Instant,
     looked: Instant,
     batches: u32,
@@ -56,6 +53,8 @@ pub struct ProgressReporter {
     last_report: Instant,
     before: Vec<u64>,
     before_ps: u64,
+    /// Name of the window that was open at the last report.
+    window_before: Option<String>,
     phases: Vec<Phase>,
     /// True after a snapshot was loaded, until its counts are noted: its instructions took none of this run's time.
     resumed: bool,
@@ -99,13 +98,13 @@ impl ProgressReporter {
             follower: options
                 .follow
                 .map(|node| Follower::new(node, options.format)),
-            time_limit_ps: options.time_limit_ps,
             start: now,
             looked: now,
             batches: 0,
             last_report: now,
             before: vec![0; nodes as usize],
             before_ps: 0,
+            window_before: None,
             phases: Vec::new(),
             resumed: false,
             awaited: Awaited::default(),
@@ -149,8 +148,8 @@ impl ProgressReporter {
             .collect();
         let window = progress.window.as_ref().map(|window| window.name.as_str());
         let virtual_s = progress.virtual_ps as f64 / 1e12;
-        let left = self.left(progress, seconds);
-        let outlook = left.as_ref().map_or(String::new(), TimeLeft::text);
+        let left = self.seconds_left(progress, seconds);
+        let outlook = left.map_or(String::new(), time_left);
         match &self.output {
             Output::Bars(bars, _) if bars.len() == nodes.len() => {
                 for (bar, node) in bars.iter().zip(&nodes) {
@@ -207,7 +206,7 @@ impl ProgressReporter {
                     "host_seconds": self.start.elapsed().as_secs_f64(),
                     "virtual_ps": progress.virtual_ps,
                     "window": window,
-                    "left": left.map(|left| json!({"until": left.until, "host_seconds": left.seconds, "at_most": left.at_most})),
+                    "left": left.map(|seconds| json!({"until": "the window", "host_seconds": seconds})),
                     "nodes": each,
                 }));
             }
@@ -216,66 +215,44 @@ impl ProgressReporter {
         self.last_report = now;
         self.before.clone_from(&progress.instructions);
         self.before_ps = progress.virtual_ps;
+        self.window_before = window.map(str::to_owned);
     }
 
-    /// Returns the host time left at this speed: to the end of the open window, or to the time limit if no window is open. `None` where it
-    /// cannot be estimated.
-    fn left(&self, progress: &Progress, seconds: f64) -> Option<TimeLeft> {
-        let virtual_rate = progress.virtual_ps.saturating_sub(self.before_ps) as f64 / seconds;
-        if let Some(window) = &progress.window {
-            // Windows do not count a file server's instructions.
-            let nodes = progress.phases.len();
-            let counts =
-                |all: &[u64]| (all.iter().take(nodes).map(|&count| count as f64)).sum::<f64>();
-            let rate = (counts(&progress.instructions) - counts(&self.before)) / seconds;
-            let (instructions, ps) = (window.instructions_left, window.ps_left);
-            let seconds = match (instructions, ps) {
-                (Some(instructions), None) => instructions as f64 / rate,
-                // The warm-up is counted in instructions, even where the window is measured in time.
-                (instructions, Some(ps)) => {
-                    instructions.unwrap_or(0) as f64 / rate + ps as f64 / virtual_rate
-                }
-                (None, None) => return None,
-            };
-            return TimeLeft::new("the window", seconds, false);
-        }
-        let ps = self.time_limit_ps.saturating_sub(progress.virtual_ps) as f64;
-        TimeLeft::new("the time limit", ps / virtual_rate, true)
-    }
-}
-
-/// Host time until an end, at the speed since the last report.
-struct TimeLeft {
-    until: &'static str,
-    seconds: f64,
-    /// True if the run may end earlier.
-    at_most: bool,
-}
-
-impl TimeLeft {
-    /// Returns `None` where the time cannot be estimated, such as while the cluster's time does not advance, or is a day or longer.
-    fn new(until: &'static str, seconds: f64, at_most: bool) -> Option<TimeLeft> {
+    /// Returns the seconds of host time until the end of the open window, at the speed since the last report. `None` where nobody can tell:
+    /// without a window, in a window that the guest closes, and where the window was not open at the last report, since a window slows the
+    /// run down.
+    fn seconds_left(&self, progress: &Progress, seconds: f64) -> Option<f64> {
         /// A longer time than a day helps nobody to plan.
         const MOST: f64 = 86400.0;
-        (seconds.is_finite() && seconds < MOST).then_some(TimeLeft {
-            until,
-            seconds,
-            at_most,
-        })
-    }
-
-    fn text(&self) -> String {
-        let time = match self.seconds {
-            0.0..60.0 => format!("{:.0} s", self.seconds.ceil()),
-            60.0..3600.0 => format!("{:.0} min", (self.seconds / 60.0).ceil()),
-            _ => format!("{:.1} h", self.seconds / 3600.0),
-        };
-        if self.at_most {
-            format!("; {} in {time} at this speed", self.until)
-        } else {
-            format!("; {} ends in about {time}", self.until)
+        let window = progress.window.as_ref()?;
+        if self.window_before.as_ref() != Some(&window.name) {
+            return None;
         }
+        let virtual_rate = progress.virtual_ps.saturating_sub(self.before_ps) as f64 / seconds;
+        // Windows do not count a file server's instructions.
+        let nodes = progress.phases.len();
+        let counts = |all: &[u64]| (all.iter().take(nodes).map(|&count| count as f64)).sum::<f64>();
+        let rate = (counts(&progress.instructions) - counts(&self.before)) / seconds;
+        let left = match (window.instructions_left, window.ps_left) {
+            (Some(instructions), None) => instructions as f64 / rate,
+            // The warm-up is counted in instructions, even where the window is measured in time.
+            (instructions, Some(ps)) => {
+                instructions.unwrap_or(0) as f64 / rate + ps as f64 / virtual_rate
+            }
+            (None, None) => return None,
+        };
+        (left.is_finite() && left < MOST).then_some(left)
     }
+}
+
+/// Returns a clause with the host time until the end of the window.
+fn time_left(seconds: f64) -> String {
+    let time = match seconds {
+        0.0..60.0 => format!("{:.0} s", seconds.ceil()),
+        60.0..3600.0 => format!("{:.0} min", (seconds / 60.0).ceil()),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    };
+    format!("; the window ends in about {time}")
 }
 
 struct NodeProgress {
@@ -418,6 +395,8 @@ impl Observer for ProgressReporter {
 
 #[cfg(test)]
 mod tests {
+    use nodescope_cluster::WindowProgress;
+
     use super::*;
 
     fn node(phase: Phase, instructions: u64, rate: f64) -> NodeProgress {
@@ -446,17 +425,35 @@ mod tests {
 
     #[test]
     fn what_is_left_is_told_where_it_is_known() {
-        let text =
-            |seconds, at_most| TimeLeft::new("the window", seconds, at_most).map(|l| l.text());
-        assert_eq!(text(f64::INFINITY, false), None);
-        assert_eq!(text(f64::NAN, false), None);
-        assert_eq!(
-            text(12.2, false).as_deref(),
-            Some("; the window ends in about 13 s")
+        let mut reporter = ProgressReporter::new(
+            &ProgressOptions {
+                format: LogFormat::Json,
+                quiet: true,
+                follow: None,
+            },
+            1,
         );
-        assert_eq!(
-            text(90.0, true).as_deref(),
-            Some("; the window in 2 min at this speed")
-        );
+        reporter.before = vec![1_000];
+        let mut progress = Progress {
+            virtual_ps: 10,
+            instructions: vec![3_000],
+            phases: vec![Phase::Window],
+            window: None,
+        };
+        assert_eq!(reporter.seconds_left(&progress, 2.0), None);
+        progress.window = Some(WindowProgress {
+            name: "w".into(),
+            instructions_left: Some(50_000),
+            ps_left: None,
+        });
+        // The speed was measured before the window opened.
+        assert_eq!(reporter.seconds_left(&progress, 2.0), None);
+        reporter.window_before = Some("w".into());
+        assert_eq!(reporter.seconds_left(&progress, 2.0), Some(50.0));
+        // No instruction was executed since the last report.
+        reporter.before = vec![3_000];
+        assert_eq!(reporter.seconds_left(&progress, 2.0), None);
+        assert_eq!(time_left(12.2), "; the window ends in about 13 s");
+        assert_eq!(time_left(90.0), "; the window ends in about 2 min");
     }
 }

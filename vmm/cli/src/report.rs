@@ -1,13 +1,15 @@
 //! `nodescope report`.
 
-use nodescope_report::CoreCpi;
+use std::path::Path;
 
-use crate::args;
+use nodescope_report::{CoreCpi, Report};
+
 use crate::exit::{Exit, Failure};
-use crate::results::report as read;
+use crate::results::{REPORT_HTML, report as read};
 use crate::sections::sections;
-use crate::terminal::{print, print_json};
+use crate::terminal::{argument, print, print_json};
 use crate::verdict::add_verdict;
+use crate::{args, openmp};
 
 /// Prints the report of a run's results.
 pub fn report(args: &args::Report) -> Result<Exit, Failure> {
@@ -28,7 +30,30 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
     } else if args.html {
         print(&report.html())?;
     } else {
-        print(&report.text())?;
+        report.openmp = openmp::text(&args.results);
+        print(&text(&report, args))?;
     }
     Ok(Exit::Ok)
+}
+
+fn text(report: &Report, args: &args::Report) -> String {
+    if args.full {
+        return report.text();
+    }
+    match args.section {
+        Some(section) => {
+            (report.section(section)).unwrap_or_else(|| format!("{}\n", section.missing()))
+        }
+        None => short(report, &args.results),
+    }
+}
+
+/// Returns the short report, with the place of the page if the results have one.
+pub fn short(report: &Report, results: &Path) -> String {
+    let text = report.short(&argument(results));
+    let page = results.join(REPORT_HTML);
+    match page.is_file() {
+        true => format!("{text}page        {}\n", argument(&page)),
+        false => text,
+    }
 }

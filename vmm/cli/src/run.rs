@@ -29,6 +29,7 @@ use crate::host_times::HostTimes;
 use crate::interrupt::{Signals, TakeOnce, on_interrupt};
 use crate::known_costs::KnownCosts;
 use crate::progress::{ProgressOptions, ProgressReporter};
+use crate::report::short;
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
 use crate::terminal::{argument, print};
@@ -74,7 +75,6 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             format: all.log_format,
             quiet: all.quiet,
             follow: args.follow,
-            time_limit_ps: study.time_limit.0,
         },
         study.nodes,
     );
@@ -685,15 +685,15 @@ fn print_summary(
     report.sections.extend(sections(folder));
     put(results, REPORT_JSON, &printable_json(&report.json()))?;
     put(results, REPORT_HTML, &report.html())?;
-    print(&report.text())?;
+    report.openmp = openmp::text(folder);
+    print(&short(&report, folder))?;
     let seconds = elapsed.as_secs_f64();
     let instructions: u64 = file.instructions.iter().sum();
     print(&format!(
-        "\n{:.2} G instructions in {seconds:.1} s on this host, {:.1} M/s\nresults  {}\nreport   {}\n",
-        instructions as f64 / 1e9,
-        instructions as f64 / 1e6 / seconds.max(1e-9),
+        "results     {}\nhost        {:.2} G instructions in {seconds:.1} s on this host, {:.1} M/s\n",
         folder.display(),
-        folder.join(REPORT_HTML).display()
+        instructions as f64 / 1e9,
+        instructions as f64 / 1e6 / seconds.max(1e-9)
     ))
 }
 

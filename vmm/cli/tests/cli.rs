@@ -381,6 +381,9 @@ fn wrong_usage_ends_with_2() {
         &["run", "s.toml", "--host-threads", "0"],
         &["report", "r", "--json", "--html"],
         &["report", "r", "--core-cpi", "0.8"],
+        &["report", "r", "--full", "--section", "code"],
+        &["report", "r", "--full", "--html"],
+        &["report", "r", "--section", "code", "--json"],
     ] {
         assert_eq!(work.run(args).status.code(), Some(2), "{args:?}");
     }
@@ -450,6 +453,34 @@ mod killed {
         assert_eq!(value["study"]["name"], "hpcc");
         let output = work.run(&["report", "r", "--html"]);
         assert!(String::from_utf8_lossy(&output.stdout).contains("<html"));
+    }
+
+    #[test]
+    fn sections_are_printed_alone() {
+        let work = folder_with(&run_file());
+        let told = |args: &[&str]| {
+            let output = work.run(&[&["report", "r"], args].concat());
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let short = told(&[]);
+        assert!(
+            short.contains("\nnext        nodescope report r --section notes\n"),
+            "{short}"
+        );
+        let notes = told(&["--section", "notes"]);
+        assert!(notes.starts_with("note: "), "{notes}");
+        assert!(told(&["--full"]).contains(&notes));
+        assert_eq!(
+            told(&["--section", "mpi"]),
+            "There is no MPI profile: no MPI call was traced.\n"
+        );
+        let output = work.run(&["report", "r", "--section", "cpi"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        let names =
+            "verdict, findings, study, notes, window, code, mpi, openmp, network, equations";
+        assert!(stderr.contains(names), "{stderr}");
     }
 
     #[test]

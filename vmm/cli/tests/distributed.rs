@@ -157,7 +157,7 @@ fn an_interrupted_run_ends_in_all_processes() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     all_end(&workers);
     let report = ok(&work, &["report", "results/s"]);
-    assert!(report.contains("Window \"w\""), "{report}");
+    assert!(report.contains("window      \"w\" "), "{report}");
 }
 
 fn refused(work: &WorkFolder, args: &[&str], code: i32, text: &str) {

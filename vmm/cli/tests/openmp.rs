@@ -83,7 +83,7 @@ fn a_record_is_told_in_every_format() {
 }
 
 #[test]
-fn the_page_of_a_report_has_a_section_where_there_are_records() {
+fn a_report_has_a_section_where_there_are_records() {
     let dir = tempfile::tempdir().unwrap();
     let run = serde_json::json!({
         "version": 1,
@@ -95,20 +95,34 @@ fn the_page_of_a_report_has_a_section_where_there_are_records() {
     let files = dir.path().join("results/files/openmp");
     fs::create_dir_all(&files).unwrap();
     fs::write(dir.path().join("results/run.json"), run.to_string()).unwrap();
-    let page = || {
-        let output = nodescope(dir.path(), &["report", "results", "--html"]);
+    let report = |args: &[&str]| {
+        let output = nodescope(dir.path(), &[&["report", "results"], args].concat());
         let (stdout, stderr) = texts(&output);
         assert_eq!(output.status.code(), Some(0), "{stderr}");
         stdout
     };
-    assert!(!page().contains("<h2>OpenMP</h2>"));
+    let page = || report(&["--html"]);
+    assert!(!page().contains("<h2>OpenMP</h2>") && !report(&[]).contains("OpenMP"));
+    assert!(report(&["--section", "openmp"]).starts_with("There are no records of OpenMP"));
     fs::write(files.join("node0-7.openmp"), RECORD).unwrap();
     let whole = page();
     assert!(
         whole.contains("<h2>OpenMP</h2>") && whole.contains("<h3>rank 0 on node0</h3>"),
         "{whole}"
     );
+    let alone = nodescope(dir.path(), &["openmp", "results"]);
+    let section = report(&["--section", "openmp"]);
+    assert_eq!(section, format!("OpenMP\n------\n{}", texts(&alone).0));
+    assert!(report(&["--full"]).contains(&section));
+    let short = report(&[]);
+    for line in [
+        "\nOpenMP      parallel efficiency ",
+        "\nnext        nodescope report results --section openmp\n",
+    ] {
+        assert!(short.contains(line), "{short}");
+    }
     fs::write(files.join("node0-7.openmp"), RECORD.replace("900", "many")).unwrap();
+    assert!(report(&[]).contains("OpenMP      not shown: results/files/openmp/"));
     let page = page();
     assert!(
         page.contains("Not shown: results/files/openmp/node0-7.openmp is damaged in line 7"),

@@ -95,12 +95,12 @@ fn a_folder_gets_a_file_for_each_window() {
 #[test]
 fn the_report_has_the_code_where_there_is_a_profile() {
     let dir = results(&["solve"]);
-    let with = printed(dir.path(), &["report", "r"]);
+    let with = printed(dir.path(), &["report", "r", "--full"]);
     assert!(with.contains("Code of window \"solve\""));
     assert!(printed(dir.path(), &["report", "r", "--html"]).contains("class=\"flame\""));
     let profile = dir.path().join("r").join(ProfilesFile::NAME);
     fs::remove_file(&profile).unwrap();
-    let without = printed(dir.path(), &["report", "r"]);
+    let without = printed(dir.path(), &["report", "r", "--full"]);
     assert!(!without.contains("Code of window"));
     assert!(!printed(dir.path(), &["report", "r", "--json"]).contains("\"code\""));
     refused(

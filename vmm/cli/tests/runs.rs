@@ -473,6 +473,7 @@ fn progress_of_many_nodes_is_one_line_with_the_slowest() {
             line.contains("16 nodes boot ") && line.contains("; slowest node"),
             "{line}"
         );
-        assert!(line.contains("; the time limit in "), "{line}");
+        // Nobody can tell when the job ends.
+        assert!(!line.contains(" limit "), "{line}");
     }
 }

@@ -135,7 +135,7 @@ fn call_sites_have_names_where_the_results_have_the_program() {
     let line =
         "rank 0 in MPI_Recv(from 1, tag 7, MPI_COMM_WORLD) at ring (ring.c:5) waits for rank 1";
     for text in [
-        told(dir.path(), &["report", "r"]),
+        told(dir.path(), &["report", "r", "--section", "mpi"]),
         told(dir.path(), &["report", "r", "--html"]),
     ] {
         assert!(text.contains(line), "{text}");
@@ -151,7 +151,7 @@ fn call_sites_have_names_where_the_results_have_the_program() {
     let text = predict(&[]);
     let expected = format!("rank 0 in MPI_Recv at {address} waits for rank 1");
     assert!(text.contains(&expected), "{text}");
-    let text = told(dir.path(), &["report", "r"]);
+    let text = told(dir.path(), &["report", "r", "--full"]);
     assert!(
         text.contains(&format!(" at {address} waits for rank 1")),
         "{text}"

@@ -218,7 +218,7 @@ pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
         false => String::new(),
     };
     let title = format!(
-        "The same on modelled cores, side by side. Every stall is added, as the published method does{overlap}. Cores modelled ({})",
+        "CPI on modelled cores, side by side. Modelled ({}). Every stall is added in full, as the published method does{overlap}",
         stacks[0].published_error
     );
     let mut head = vec!["", "on core", "CPI", "core", "stalls", "MPI", "formula"];
@@ -254,7 +254,7 @@ pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
     );
     for stack in stacks {
         table.below.push(format!(
-            "{}: {}; blocks with cycles of their own have {:.2} % of the instructions, the others the mean",
+            "{}: {}. The model timed code with {:.2} % of the instructions; other code has the mean CPI of this code",
             stack.core,
             stack.source,
             stack.coverage * 100.0
@@ -262,7 +262,7 @@ pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
     }
     let mut tables = vec![table];
     let mut missing = Table::new(
-        "Blocks that a core's model has no cycles for. Counted",
+        "Basic blocks that the model of a core could not time. Shares counted",
         3,
         &["core", "function", "reason", "share"],
     )

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::breakdown::{Scope, ScopeKind, WindowReport};
 use crate::code::{CodeReport, ContendedPlace, FunctionCost};
-use crate::mpi::{MpiReport, ProgramReport};
+use crate::mpi::{FunctionRow, MpiReport, ProgramReport};
 use crate::units::grouped;
 
 /// Maximum number of findings in a report.
@@ -209,7 +209,7 @@ impl FindingKind {
             } => {
                 let whom = match than {
                     Some(than) => format!("rank {than}"),
-                    None => "the other ranks (mean)".to_owned(),
+                    None => "the mean of the other ranks".to_owned(),
                 };
                 format!(
                     "Window \"{window}\": rank {rank} computes {ratio:.1} times as long as {whom}."
@@ -256,11 +256,11 @@ impl FindingKind {
                 code,
             } => {
                 let kind = match true_sharing {
-                    true => "which they share",
-                    false => "of which they use different bytes (false sharing)",
+                    true => "share it",
+                    false => "use different bytes of it (false sharing)",
                 };
                 format!(
-                    "Window \"{window}\": vCPUs take lines of memory from each other, {} of the cycles of the code; {} of them by the line of {data}, {kind}, in {}.",
+                    "Window \"{window}\": {} of the cycles of the code are waiting for lines of memory that vCPUs take from each other, {} of them for the line of {data}. vCPUs {kind} in {}.",
                     percent(*share),
                     percent(line_share / share),
                     code.join(" and ")
@@ -313,7 +313,8 @@ fn listed(ranks: &[u32]) -> String {
     }
 }
 
-fn percent(share: f64) -> String {
+/// Formats a share as a percentage.
+pub(crate) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     // A share close to 100 % keeps a decimal, so that it is not printed as all.
     if (9.95..99.5).contains(&percent) || percent == 100.0 {
@@ -577,15 +578,23 @@ fn rank_time(program: &ProgramReport) -> f64 {
     program.to_ps.saturating_sub(program.from_ps) as f64 * program.ranks.len() as f64
 }
 
+/// Returns the share of MPI in the time of a program's ranks, and the functions that have it. Initialisation and finalisation are left out:
+/// they take the same time in short and long runs, and would hide the program's own behaviour. `None` if the program has no time.
+pub(crate) fn mpi_share_of(program: &ProgramReport) -> Option<(f64, Vec<&FunctionRow>)> {
+    const ENDS: [&str; 3] = ["MPI_Init", "MPI_Init_thread", "MPI_Finalize"];
+    let rows = (program.functions.iter()).filter(|row| !ENDS.contains(&row.function));
+    let rows: Vec<&FunctionRow> = rows.collect();
+    let inside: f64 = rows.iter().map(|row| row.time_ps as f64).sum();
+    let span = rank_time(program);
+    (span > 0.0 && !rows.is_empty()).then(|| (inside / span, rows))
+}
+
 fn of_program(mpi: &ProgramReport, found: &mut Vec<(f64, FindingKind)>) {
-    let span = rank_time(mpi);
-    // Initialisation and finalisation take the same time in short and long runs, and would hide the program's own behaviour.
-    let ends = ["MPI_Init", "MPI_Init_thread", "MPI_Finalize"];
-    let rows = (mpi.functions.iter()).filter(|row| !ends.contains(&row.function));
-    let inside: f64 = rows.clone().map(|row| row.time_ps as f64).sum();
-    let longest = rows.max_by_key(|row| row.time_ps);
-    let share = inside / span;
-    let Some(longest) = longest.filter(|_| share >= MPI && span > 0.0) else {
+    let Some((share, rows)) = mpi_share_of(mpi).filter(|(share, _)| *share >= MPI) else {
+        return;
+    };
+    let inside: f64 = rows.iter().map(|row| row.time_ps as f64).sum();
+    let Some(longest) = rows.into_iter().max_by_key(|row| row.time_ps) else {
         return;
     };
     let what = FindingKind::RunMpiShare {

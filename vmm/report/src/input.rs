@@ -58,6 +58,15 @@ impl PageSection {
     }
 }
 
+/// The times of OpenMP threads, in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenMpText {
+    /// A sentence for each program.
+    pub summary: Vec<String>,
+    /// The whole text.
+    pub text: String,
+}
+
 impl ReportInput {
     /// Returns the profile of a window, if there is one.
     pub fn profile_of(&self, record: &WindowRecord) -> Option<&WindowProfile> {

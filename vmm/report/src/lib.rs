@@ -18,6 +18,8 @@ mod input;
 mod json;
 mod mpi;
 mod sampled;
+mod section;
+mod short;
 mod table;
 mod text;
 mod timed;
@@ -32,10 +34,13 @@ pub use code::{CodeCosts, CodeReport};
 pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
 pub use findings::{Finding, FindingKind};
 pub use flops::{ClassCount, Flops};
-pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, StudyInfo};
+pub use input::{
+    CoreCpi, NetworkCounts, OpenMpText, PageSection, ReportError, ReportInput, StudyInfo,
+};
 pub use mpi::{
     FunctionRow, MatrixCell, MessageSize, MpiReport, ProgramReport, RankRow, TraceSummary,
 };
+pub use section::Section;
 pub use text::{verdict_text, wrapped};
 pub use timed::{TimedReport, TimedScope};
 
@@ -92,6 +97,12 @@ pub struct Report {
     /// Sections that callers add to the HTML page; [`build`] leaves the list empty.
     #[serde(skip)]
     pub sections: Vec<PageSection>,
+    /// The times of OpenMP threads, which callers add to the text; [`build`] leaves them out.
+    #[serde(skip)]
+    pub openmp: Option<OpenMpText>,
+    /// Number of notes at the beginning of `notes` that are not the input's own.
+    #[serde(skip)]
+    notes_of_data: usize,
 }
 
 /// Builds the report of a study from its input.
@@ -122,11 +133,13 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         }
         windows.push(window);
     }
-    let notes = notes(
+    let mut notes = notes(
         input,
         &windows,
         traced.as_ref().map(|t| (&t.summary, &t.report)),
     );
+    let notes_of_data = notes.len();
+    notes.extend(input.notes.iter().cloned());
     let findings = findings::find(&windows, traced.as_ref().map(|traced| &traced.report));
     let charts = charts::draw(
         &windows,
@@ -153,15 +166,12 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         network: input.network.clone(),
         charts,
         sections: Vec::new(),
+        openmp: None,
+        notes_of_data,
     })
 }
 
 impl Report {
-    /// Returns the report as plain text with aligned tables, made for a terminal of 100 columns. Tables with very long cells are wider.
-    pub fn text(&self) -> String {
-        text::write(self)
-    }
-
     /// Returns the report as JSON, by the schema in `SCHEMA.md`.
     pub fn json(&self) -> String {
         json::text(self)
@@ -173,6 +183,7 @@ impl Report {
     }
 }
 
+/// Returns notes on missing, cut or inconsistent data.
 fn notes(
     input: &ReportInput,
     windows: &[WindowReport],
@@ -239,7 +250,6 @@ fn notes(
             }
         }
     }
-    notes.extend(input.notes.iter().cloned());
     notes
 }
 

@@ -71,11 +71,29 @@ fn difference(intervals: &[Interval]) -> (Option<f64>, Option<f64>) {
 }
 
 impl SampledReport {
+    /// Returns the number of intervals, and how well the clock between them is known, in a few words.
+    pub(crate) fn brief(&self) -> String {
+        let error = match (self.clock_difference, self.clock_difference_interval) {
+            (Some(difference), Some(half)) => format!(
+                "error of the clock {:+.1} % ± {:.1} % (95 %)",
+                100.0 * difference,
+                100.0 * half
+            ),
+            _ => "too few to tell the error of the clock".to_owned(),
+        };
+        let share = self.measured_ps as f64 / (self.window_ps as f64).max(1.0);
+        format!(
+            "{} intervals, {:.1} % of it, {error}",
+            self.intervals,
+            100.0 * share
+        )
+    }
+
     /// Returns sentences for the report.
     pub(crate) fn lines(&self) -> Vec<String> {
         let share = self.measured_ps as f64 / (self.window_ps as f64).max(1.0);
         let mut lines = vec![format!(
-            "Sampled: {} intervals with {} instructions, {} or {:.1} % of the window's virtual time. All counts below are of these intervals; between them the clock advances by what code has cost in them.",
+            "Sampled: {} intervals with {} instructions, {} or {:.1} % of the window's virtual time. All counts below are of these intervals. Between intervals the clock advances by the costs of code that earlier intervals measured.",
             self.intervals,
             si(self.instructions as f64),
             time(self.measured_ps as f64),
@@ -87,7 +105,7 @@ impl SampledReport {
                 None => String::new(),
             };
             lines.push(format!(
-                "Check of the clock: the costs that were known before each interval differ from those measured in it by {:+.1} %{half}.",
+                "Error of the clock, estimated: the costs that were used before an interval differ from those that the interval measured by {:+.1} %{half}.",
                 100.0 * difference
             ));
         }

@@ -136,13 +136,34 @@ fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// Breaks a sentence into lines of at most `width` characters; a word longer than a line is broken, too. Characters that could control a
-/// terminal are escaped.
+/// Returns words in lines of at most `width` characters. The first line begins with `begin`; all others are indented by `indent` characters.
+pub(crate) fn hanging(begin: &str, indent: usize, words: &str, width: usize) -> String {
+    let mut out = String::new();
+    for (index, line) in wrap(words, width - indent).iter().enumerate() {
+        let begin = if index == 0 { begin } else { "" };
+        out.push_str(&format!("{begin:<indent$}{line}\n"));
+    }
+    out
+}
+
+/// Breaks a sentence into lines of at most `width` characters; a word longer than a line is broken, too. A percent sign stays with its
+/// number. Characters that could control a terminal are escaped.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
+    let mut words: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
-        let mut word: Vec<char> = printable(word).chars().collect();
+        match words.last_mut() {
+            Some(number)
+                if word.starts_with('%') && number.ends_with(|c: char| c.is_ascii_digit()) =>
+            {
+                *number += &format!(" {}", printable(word));
+            }
+            _ => words.push(printable(word).into_owned()),
+        }
+    }
+    for word in words {
+        let mut word: Vec<char> = word.chars().collect();
         let room = width.saturating_sub(line.chars().count() + usize::from(!line.is_empty()));
         if word.len() > room && !line.is_empty() {
             lines.push(std::mem::take(&mut line));
@@ -193,5 +214,6 @@ mod tests {
         assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
         assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
         assert!(wrap("", 3).is_empty());
+        assert_eq!(wrap("at 47 % or", 5), ["at", "47 %", "or"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The report as text, and the tables that text and HTML share.
+//! Titles, lines and tables that text and HTML share.
 
 use std::collections::BTreeSet;
 
@@ -6,28 +6,20 @@ use nodescope_trace::PendingCalls;
 use nodescope_verdict::{NO_CAUSE, Verdict};
 
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
-use crate::code;
 use crate::mpi::{FunctionRow, MOST_PROGRAMS, MpiReport, ProgramReport, RankRow};
 use crate::sampled::SampledReport;
-use crate::table::{Table, wrap};
+use crate::table::{Table, hanging, wrap};
 use crate::units::{bytes, grouped, si, time};
-use crate::window_tables::window_tables;
 use crate::{CoreCpi, NetworkCounts, Report};
 
 /// Intended maximum width of a line, in characters.
 pub(crate) const WIDTH: usize = 100;
 /// Maximum number of rows of a table in the terminal, sums not counted.
-const ROWS: usize = 40;
+pub(crate) const ROWS: usize = 40;
 
 /// Returns words behind a beginning, in lines of 100 columns. Further lines are indented as far as the words.
 pub fn wrapped(begin: &str, words: &str) -> String {
-    let indent = begin.chars().count();
-    let mut out = String::new();
-    for (index, line) in wrap(words, WIDTH - indent).iter().enumerate() {
-        let begin = if index == 0 { begin } else { "" };
-        out.push_str(&format!("{begin:<indent$}{line}\n"));
-    }
-    out
+    hanging(begin, begin.chars().count(), words, WIDTH)
 }
 
 /// Returns a verdict as plain text, made for a terminal of 100 columns.
@@ -48,92 +40,12 @@ pub fn verdict_text(verdict: &Verdict) -> String {
     out
 }
 
-pub(crate) fn write(report: &Report) -> String {
-    let mut out = String::new();
-    let title = wrap(&title(report), WIDTH).join("\n");
-    out.push_str(&format!(
-        "{title}\n{}\n",
-        "=".repeat(title.chars().count().min(WIDTH))
-    ));
-    if let Some(verdict) = &report.verdict {
-        out.push_str(&verdict_text(verdict));
-        out.push('\n');
-    }
-    if !report.findings.is_empty() {
-        out.push_str("Findings\n");
-        for (number, finding) in (1..).zip(&report.findings) {
-            for (index, line) in wrap(&finding.text, WIDTH - 5).iter().enumerate() {
-                let mark = match index {
-                    0 => format!("{number}."),
-                    _ => String::new(),
-                };
-                out.push_str(&format!("  {mark:<2} {line}\n"));
-            }
-        }
-        out.push('\n');
-    }
-    for (label, value) in &report.study.description {
-        for (index, line) in wrap(value, WIDTH - 17).iter().enumerate() {
-            let label = if index == 0 { label } else { "" };
-            out.push_str(&format!("{label:<16} {line}\n"));
-        }
-    }
-    for (index, line) in wrap(&core(&report.core), WIDTH - 17).iter().enumerate() {
-        let label = if index == 0 { CORE } else { "" };
-        out.push_str(&format!("{label:<16} {line}\n"));
-    }
-    for note in &report.notes {
-        for (index, line) in wrap(note, WIDTH - 6).iter().enumerate() {
-            let mark = if index == 0 { "note: " } else { "      " };
-            out.push_str(&format!("{mark}{line}\n"));
-        }
-    }
-    for window in &report.windows {
-        let head = wrap(&window_title(window), WIDTH).join("\n");
-        out.push_str(&format!(
-            "\n{head}\n{}\n",
-            "-".repeat(head.chars().count().min(WIDTH))
-        ));
-        for line in window_lines(window) {
-            for line in wrap(&line, WIDTH) {
-                out.push_str(&format!("{line}\n"));
-            }
-        }
-        for table in window_tables(window) {
-            out.push_str(&format!("\n{}", table.limited(ROWS).text(WIDTH)));
-        }
-        if let Some(check) = window_check(window) {
-            let lines = wrap(&check, WIDTH).join("\n");
-            out.push_str(&format!("\n{lines}\n"));
-        }
-        if let Some(code) = &window.code {
-            let head = format!("Code of window \"{}\"", window.name);
-            let head = wrap(&head, WIDTH).join("\n");
-            out.push_str(&format!(
-                "\n{head}\n{}\n",
-                "-".repeat(head.chars().count().min(WIDTH))
-            ));
-            out.push_str(&code::text(code, WIDTH));
-        }
-    }
-    if let Some(mpi) = &report.mpi {
-        for (title, tables) in mpi_sections(mpi) {
-            let title = wrap(&title, WIDTH).join("\n");
-            let line = "-".repeat(title.chars().count().min(WIDTH));
-            out.push_str(&format!("\n{title}\n{line}\n"));
-            for (index, table) in tables.into_iter().enumerate() {
-                let gap = if index == 0 { "" } else { "\n" };
-                out.push_str(&format!("{gap}{}", table.text(WIDTH)));
-            }
-        }
-    }
-    if !report.network.is_empty() {
-        out.push_str(&format!("\n{}", network_table(&report.network).text(WIDTH)));
-    }
-    if !report.windows.is_empty() {
-        out.push_str(&format!("\n{}", equations_table().text(WIDTH)));
-    }
-    out
+/// Returns a title with a line of a character below it.
+pub(crate) fn underlined(title: &str, line: char) -> String {
+    let title = wrap(title, WIDTH).join("\n");
+    let line = line.to_string();
+    let line = line.repeat(title.chars().count().min(WIDTH));
+    format!("{title}\n{line}\n")
 }
 
 pub(crate) fn title(report: &Report) -> String {
@@ -197,7 +109,7 @@ pub(crate) fn window_check(window: &WindowReport) -> Option<String> {
     let clock = total.clock?;
     let replaced = match clock.substituted_65536 {
         0 => "",
-        _ => " (with the core's cycles as the clocks had them)",
+        _ => " (with the core's cycles before they were replaced)",
     };
     let clocks = grouped(clock.clock_cycles);
     let difference = clock.difference_65536.unsigned_abs() as f64 / CYCLE as f64;
@@ -257,7 +169,7 @@ fn rate(value: Option<f64>) -> String {
 }
 
 /// Returns the sections of the MPI profile for a terminal, each with its title and its tables.
-fn mpi_sections(mpi: &MpiReport) -> Vec<(String, Vec<Table>)> {
+pub(crate) fn mpi_sections(mpi: &MpiReport) -> Vec<(String, Vec<Table>)> {
     let mut sections: Vec<(String, Vec<Table>)> = (mpi.programs.iter().take(MOST_PROGRAMS))
         .map(|program| {
             let mut tables: Vec<Table> = (mpi_tables(program).into_iter())
@@ -306,7 +218,7 @@ pub(crate) fn general_tables(mpi: &MpiReport) -> Vec<Table> {
 
 /// Returns a table of the MPI programs of the run.
 fn programs_table(mpi: &MpiReport) -> Table {
-    let title = "MPI programs, each with an MPI_COMM_WORLD of its own, in the order of the trace";
+    let title = "MPI programs, each with an MPI_COMM_WORLD of its own, in the order of the trace. Calls counted; times modelled";
     let head = [
         "program", "name", "ranks", "nodes", "from", "to", "calls", "in MPI",
     ];
@@ -355,7 +267,7 @@ pub(crate) fn mpi_tables(mpi: &ProgramReport) -> Vec<Table> {
     };
     let mut by_rank = Table::new(
         format!(
-            "By rank. Calls and bytes counted; times virtual. Rates and shares are of the {} between the first entry into MPI and the last exit",
+            "By rank. Calls and bytes counted; times modelled. Rates and shares are of the {} between the first entry into MPI and the last exit",
             time(span as f64)
         ),
         3,
@@ -397,8 +309,12 @@ pub(crate) fn mpi_tables(mpi: &ProgramReport) -> Vec<Table> {
     by_time.sort_by(|a, b| b.time_ps.cmp(&a.time_ps).then(a.function.cmp(b.function)));
     let mut head = vec!["function"];
     head.extend(HEAD);
-    let mut functions =
-        Table::new("By function, all ranks, longest total first", 1, &head).about("run");
+    let mut functions = Table::new(
+        "By function, all ranks, longest total first. Calls and bytes counted; times modelled",
+        1,
+        &head,
+    )
+    .about("run");
     for row in by_time {
         let mut line = vec![row.function.to_owned()];
         line.extend(cells(row, mpi.ranks.len()));
@@ -412,7 +328,12 @@ pub(crate) fn mpi_tables(mpi: &ProgramReport) -> Vec<Table> {
     });
     let mut head = vec!["function", "rank"];
     head.extend(HEAD);
-    let mut both = Table::new("By function and rank, longest total first", 2, &head).about("run");
+    let mut both = Table::new(
+        "By function and rank, longest total first. Calls and bytes counted; times modelled",
+        2,
+        &head,
+    )
+    .about("run");
     for row in by_time {
         let rank = row.rank.map(|rank| rank.to_string()).unwrap_or_default();
         let mut line = vec![row.function.to_owned(), rank];

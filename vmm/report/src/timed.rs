@@ -147,7 +147,7 @@ fn stack(scope: &Scope, sum: &Sum) -> TimedScope {
     }
 }
 
-/// Returns the head of the column of a cause.
+/// Returns the head of the column of a cause or a term.
 pub(crate) fn head(cause: &str) -> &str {
     match cause {
         "bad_speculation" => "bad spec",
@@ -155,6 +155,8 @@ pub(crate) fn head(cause: &str) -> &str {
         "other_cache" => "oth cache",
         "memory_local" => "mem loc",
         "memory_remote" => "mem rem",
+        "memory_other" => "mem other",
+        "unattributed" => "unattrib.",
         "bandwidth" => "mem bw",
         "mpi" => "MPI",
         cause => cause,

@@ -2,8 +2,17 @@
 
 use crate::breakdown::{CYCLE, EventValue, PrivilegeValue, Scope, ScopeKind, WindowReport};
 use crate::table::Table;
+use crate::text::CORE;
 use crate::units::{cpi, flops, grouped, si};
 use crate::{cores, timed};
+
+/// Returns how counts of a window are known.
+pub(crate) fn counted(sampled: bool) -> &'static str {
+    match sampled {
+        true => "sampled",
+        false => "counted",
+    }
+}
 
 fn term(scope: &Scope, name: &str) -> Option<i128> {
     let mut terms = scope.terms.iter().filter(|term| term.term == name);
@@ -103,11 +112,11 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
     };
     let mut head = vec!["", "instr.", "CPI"];
     head.extend(columns.iter().map(|(name, _)| name.as_str()));
-    let stack = Table::new(
-        "CPI breakdown: cycles per instruction outside MPI. Instructions are counted, the core's cycles are as said above, the rest is modelled",
-        1,
-        &head,
+    let counted = counted(window.sampled.is_some());
+    let title = format!(
+        "CPI breakdown: cycles per instruction outside MPI. Instructions {counted}; cycles modelled, those of the core as {CORE} says"
     );
+    let stack = Table::new(title, 1, &head);
     let mut stack = by_scope(stack, window, |scope| {
         let mut row = vec![
             scope.name.clone(),
@@ -127,7 +136,7 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
     head.extend(columns.iter().map(|(name, _)| name.as_str()));
     head.extend(["idle", "clocks"]);
     let cycles = Table::new(
-        "The same in cycles, modelled. Idle (HLT outside MPI) belongs to the node, not to CPI",
+        "Cycles of the terms, modelled. Idle: asleep outside MPI; idle cycles belong to the node, and to no CPI",
         1,
         &head,
     );
@@ -166,11 +175,11 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
         .or_else(|| window.scopes.last());
     if let Some(scope) = sum {
         if !scope.mpi.is_empty() {
-            tables.push(mpi_terms(scope));
+            tables.push(mpi_terms(scope, counted));
         }
         let mut events = Table::new(
             format!(
-                "Misses by event, {}, outside MPI: CPI = P x L. P: events per instruction, counted by the models; L: cycles per event, stated",
+                "Misses by event, {}, outside MPI: CPI = P x L. Events {counted} by the models; latencies stated. P: events per instruction; L: cycles per event",
                 scope.name
             ),
             2,
@@ -200,9 +209,12 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
         }
     }
 
+    let title = format!(
+        "FLOPS: floating-point operations per second. FLOPs {counted}; times modelled. Formula: as published, per core. Busy: FLOPs / busy time, \
+         per core. Window: FLOPs / virtual time, of all cores. alpha: FLOPs per instruction outside MPI"
+    );
     let rates = Table::new(
-        "FLOPS: floating-point operations per second. Formula: as published, per core. Busy: counted FLOPs / modelled busy time, per core. \
-         Window: counted FLOPs / virtual time, of all cores. alpha: FLOPs per instruction outside MPI",
+        title,
         1,
         &[
             "",
@@ -227,10 +239,13 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
             flops(f.window_per_second),
         ]]
     }));
-    tables.extend(classes(window));
+    tables.extend(classes(window, counted));
 
+    let title = format!(
+        "User and kernel apart, inside and outside MPI. Events {counted}; cycles modelled, without idle. A mode without instructions has no row"
+    );
     let privileges = Table::new(
-        "User and kernel apart, inside and outside MPI. Counted; cycles modelled, idle left out. A mode without instructions has no row",
+        title,
         2,
         &[
             "", "mode", "instr.", "cycles", "loads", "stores", "fetches", "FLOPs",
@@ -257,7 +272,7 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
 }
 
 /// Returns the table of FLOPs by class, without classes that have no FLOPs; `None` without FLOPs.
-fn classes(window: &WindowReport) -> Option<Table> {
+fn classes(window: &WindowReport, counted: &str) -> Option<Table> {
     const NAMES: [&str; 7] = [
         "x87", "sc. f32", "sc. f64", "128 f32", "128 f64", "256 f32", "256 f64",
     ];
@@ -277,12 +292,10 @@ fn classes(window: &WindowReport) -> Option<Table> {
     }
     let mut head = vec![""];
     head.extend(shown.iter().map(|&class| NAMES[class]));
-    let table = Table::new(
-        "FLOPs by width and type, counted (an FMA is 2, lanes counted). Classes without operations are left out",
-        1,
-        &head,
-    )
-    .about("classes");
+    let title = format!(
+        "FLOPs by width and type, {counted}: an FMA is 2, and each lane counts. Classes without operations are left out"
+    );
+    let table = Table::new(title, 1, &head).about("classes");
     Some(by_scope(table, window, |scope| {
         let mut row = vec![scope.name.clone()];
         let counts = shown
@@ -293,10 +306,10 @@ fn classes(window: &WindowReport) -> Option<Table> {
     }))
 }
 
-fn mpi_terms(scope: &Scope) -> Table {
+fn mpi_terms(scope: &Scope, counted: &str) -> Table {
     let mut table = Table::new(
         format!(
-            "MPI by function, {}: CPI = P x L. P: calls per instruction, calls that ended in the window counted; L: cycles per call, modelled",
+            "MPI by function, {}: CPI = P x L. Calls {counted} if they ended in the window; cycles modelled. P: calls per instruction; L: cycles per call",
             scope.name
         ),
         1,
@@ -326,9 +339,8 @@ fn mpi_terms(scope: &Scope) -> Table {
             si(value.waiting as f64),
         ]);
     }
-    table.below.push(
-        "Waiting: in HLT, or polling until the message or rank that the call needs began to come"
-            .into(),
-    );
+    table
+        .below
+        .push("Waiting: asleep or polling, because a message or another rank had not come".into());
     table
 }

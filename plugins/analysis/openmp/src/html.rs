@@ -140,7 +140,7 @@ impl Analysis {
             parts.push((RANK_TITLE.to_owned(), page.markup()));
         }
         if program.processes.len() > 1 {
-            let title = "Processes, the one that loses most first".to_owned();
+            let title = "Processes, largest loss first".to_owned();
             let rows: Vec<(String, &Characteristics)> = (self.ranked(program).take(ROWS))
                 .map(|at| {
                     let process = &self.processes[at];
@@ -225,7 +225,7 @@ impl ProcessReport {
             &["region", "count", "execution", "idle", "lost", "efficiency"],
             rows,
         );
-        page.element(heading, "", "Points of synchronisation, the dearest first");
+        page.element(heading, "", "Points of synchronisation, largest cost first");
         let costly = self.points.iter().filter(|point| point.cost > 0).take(ROWS);
         let rows = costly.map(|point| {
             vec![

@@ -30,7 +30,7 @@ pub(crate) const PROGRAM_HEAD: [&str; 7] = [
 ];
 /// Title of the table of the ranks' losses.
 pub(crate) const RANK_TITLE: &str =
-    "Time of processors lost by rank, to MPI and to OpenMP, the rank that loses most first";
+    "Processor time that each rank loses to MPI and to OpenMP, largest loss first";
 /// Column heads of the table of the ranks' losses.
 pub(crate) const RANK_HEAD: [&str; 10] = [
     "rank",
@@ -103,6 +103,28 @@ impl Analysis {
             }
         }
         Ok(())
+    }
+
+    /// Returns a sentence for each program: its efficiency, and the parts of OpenMP's.
+    pub fn brief(&self) -> Vec<String> {
+        let several = self.programs.len() > 1;
+        let programs = self.programs.iter().enumerate();
+        let sentence = |(number, program): (usize, &ProgramReport)| {
+            let name = match several {
+                true => format!("{}: ", self.program_name(number)),
+                false => String::new(),
+            };
+            let of = &program.hybrid;
+            format!(
+                "{name}parallel efficiency {}; of OpenMP {}: serialisation {}, load balance {}, scheduling {}",
+                percent(of.parallel),
+                percent(of.openmp_parallel),
+                percent(of.openmp_serialisation),
+                percent(of.openmp_load_balance),
+                percent(of.openmp_scheduling),
+            )
+        };
+        programs.map(sentence).collect()
     }
 
     /// Returns the title of a program's part of a report that has several.
@@ -209,7 +231,7 @@ impl Analysis {
         hybrid.write_ranks(out)?;
         writeln!(
             out,
-            "\nBy process, the one that loses most first\n  {:<32} {:>9} {:>12} {:>12} {:>12}",
+            "\nBy process, largest loss first\n  {:<32} {:>9} {:>12} {:>12} {:>12}",
             "", "efficiency", "execution", "idle", "lost"
         )?;
         for at in self.ranked(program).take(RANKS) {
@@ -393,7 +415,7 @@ impl ProcessReport {
         }
         writeln!(
             out,
-            "\nParallel regions, the one that loses most first\n  {:<44} {:>7} {:>10} {:>10} {:>10} {:>10}",
+            "\nParallel regions, largest loss first\n  {:<44} {:>7} {:>10} {:>10} {:>10} {:>10}",
             "", "count", "execution", "idle", "lost", "efficiency"
         )?;
         for region in self.regions.iter().take(LINES) {
@@ -419,7 +441,7 @@ impl ProcessReport {
         }
         writeln!(
             out,
-            "\nPoints of synchronisation, the dearest first\n  {:<14} {:<36} {:>7} {:>9} {:>10} {:>10} {:>10} {:>8}",
+            "\nPoints of synchronisation, largest cost first\n  {:<14} {:<36} {:>7} {:>9} {:>10} {:>10} {:>10} {:>8}",
             "construct", "", "threads", "count", "mean", "longest", "cost", "of lost"
         )?;
         for point in costly.iter().take(LINES) {
@@ -445,7 +467,7 @@ impl ProcessReport {
         }
         writeln!(
             out,
-            "\nLoops, the one with most waiting at its end first\n  {:<36} {:<22} {:>9} {:>10} {:>10} {:>10} {:>10}",
+            "\nLoops, longest waiting at the end first\n  {:<36} {:<22} {:>9} {:>10} {:>10} {:>10} {:>10}",
             "", "schedule", "count", "work mean", "most", "imbalance", "waiting"
         )?;
         for report in self.loops.iter().take(LINES) {

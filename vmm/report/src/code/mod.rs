@@ -86,6 +86,9 @@ pub struct CodeReport {
     pub roofline: Roofline,
     /// Sentences for the user about missing or inconsistent information.
     pub notes: Vec<String>,
+    /// True if the window was sampled.
+    #[serde(skip)]
+    pub(crate) sampled: bool,
     #[serde(skip)]
     pub(crate) drawings: Drawings,
 }
@@ -220,6 +223,7 @@ impl CodeReport {
             ),
             roofline,
             notes,
+            sampled: record.spec.sampling.is_some(),
             drawings,
         })
     }

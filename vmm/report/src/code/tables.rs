@@ -7,6 +7,7 @@ use crate::breakdown::CYCLE;
 use crate::table::{Table, wrap};
 use crate::timed;
 use crate::units::{flops, grouped, si};
+use crate::window_tables::counted;
 
 /// Maximum number of rows of a table in the terminal.
 const ROWS: usize = 15;
@@ -71,8 +72,9 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
             )
         })
         .collect();
+    let counted = counted(code.sampled);
     let title = format!(
-        "Functions by cycles, without what they call. Counted; cycles modelled, of {} on {}. FLOP/B: for each byte from memory",
+        "Functions by cycles, without what they call. Events {counted}; cycles modelled, {} in all, on {}. FLOP/B: FLOP for each byte from memory",
         si(code.total.cycles_65536 as f64 / CYCLE as f64),
         code.cores.first().map_or("", String::as_str),
     );
@@ -85,7 +87,7 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
         shape,
     ));
     let title =
-        "CPI of these functions, cycles per instruction of their own. Core with long instructions"
+        "CPI of these functions: cycles for each of their own instructions, modelled. Core: long instructions included"
             .into();
     tables.push(stack(
         title,
@@ -97,7 +99,8 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
     ));
 
     if !code.total.causes.is_empty() {
-        let title = "CPI of these functions by cause on the core of the pipeline model".into();
+        let title =
+            "CPI of these functions by cause, modelled on the core of the pipeline model".into();
         tables.push(causes(
             title,
             "function",
@@ -119,7 +122,7 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
         .collect();
     if code.lines.iter().any(|row| row.file.is_some()) {
         let title =
-            "Source lines by cycles. A block's costs are split over its lines by instructions"
+            "Source lines by cycles. Estimated: the lines of a basic block share its costs by their instructions"
                 .into();
         tables.push(costs(
             title,
@@ -129,10 +132,10 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
             code,
             shape,
         ));
-        let title = "CPI of these lines".into();
+        let title = "CPI of these lines, estimated".into();
         tables.push(stack(title, "line", &lines, &code.other_lines, code, shape));
         if !code.total.causes.is_empty() {
-            let title = "CPI of these lines by cause on the core of the pipeline model".into();
+            let title = "CPI of these lines by cause, estimated".into();
             tables.push(causes(
                 title,
                 "line",
@@ -332,7 +335,10 @@ fn causes(
 
 fn mpi(code: &CodeReport, shape: &Shape) -> Table {
     let mut table = Table::new(
-        "Code inside MPI calls, by MPI function. Counted; cycles modelled, waiting in HLT left out",
+        format!(
+            "Code inside MPI calls, by MPI function. Instructions {}; cycles modelled, without sleeping",
+            counted(code.sampled)
+        ),
         1,
         &["", "share", "cycles", "instr.", "core", "stalled"],
     )
@@ -424,7 +430,8 @@ fn roofline(code: &CodeReport, shape: &Shape) -> Table {
     let roofline = &code.roofline;
     let mut table = Table::new(
         format!(
-            "Roofline: FLOP for each byte that a level answered, and FLOP/s of one core. Peak {}: an FMA of the widest class counted ({}) each cycle",
+            "Roofline: FLOP for each byte that a level answered, and FLOP/s of one core. FLOPs {}; times modelled. Peak {}: an FMA of the widest class counted ({}) each cycle",
+            counted(code.sampled),
             flops(Some(roofline.peak_flops)),
             roofline.widest.unwrap_or("none"),
         ),
@@ -517,7 +524,7 @@ pub(super) fn listing_title(listing: &Listing) -> String {
 
 pub(super) fn listing_lines(listing: &Listing) -> Vec<String> {
     vec![format!(
-        "{} executions of {} instructions; {} cycles each: core {}, stalls {}. Module {}",
+        "{} executions of {} instructions; {} cycles each, modelled: core {}, stalls {}. Module {}",
         grouped(listing.costs.executions),
         listing.instructions.len(),
         decimal(listing.core_per_execution + listing.stalls_per_execution),

@@ -121,7 +121,7 @@ fn a_rank_that_computes_longer_is_named() {
     };
     assert_eq!(
         ranks(&[1700, 1000, 1000]),
-        ["Window \"w\": rank 0 computes 1.7 times as long as the other ranks (mean)."]
+        ["Window \"w\": rank 0 computes 1.7 times as long as the mean of the other ranks."]
     );
     assert_eq!(
         ranks(&[1000, 1300, 1300]),
