@@ -98,16 +98,18 @@ fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
         seen = true;
         let open = window.closed_ps.saturating_sub(window.measured_from_ps);
         let part = (open as f64 / verdict.traced_ps.max(1) as f64).min(1.0);
-        for (file, first, last, waiting) in waiting_lines(code) {
-            let place = match first == last {
-                true => format!("{file}:{first}"),
-                false => format!("{file}:{first}-{last}"),
+        for place in waiting_lines(code) {
+            let remote = place.remote > place.waiting / 2.0;
+            let (kind, share, what) = match remote {
+                true => (Kind::RemoteMemory, place.remote, "memory of other sockets"),
+                false => (Kind::MemoryBound, place.waiting, "caches and memory"),
             };
+            let text = place.text;
             let what = format!(
-                "{place} waits for caches and memory for {:.0} % of the code's cycles.",
-                100.0 * waiting
+                "{text} waits for {what} for {:.0} % of the code's cycles.",
+                100.0 * share
             );
-            causes.push(verdict.at_most(Kind::MemoryBound, waiting * part, here(place), what));
+            causes.push(verdict.at_most(kind, share * part, here(text), what));
         }
         if let Some(first) = code.contended_lines.first() {
             let share: f64 = code.contended_lines.iter().map(|line| line.share).sum();
@@ -136,33 +138,54 @@ fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
 /// Most lines between two lines of source that count as one place: those of a loop.
 const NEAR: u32 = 5;
 
-/// Returns places that wait for caches and memory: file name, first and last line, and the share of the code's cycles.
-fn waiting_lines(code: &CodeReport) -> Vec<(String, u32, u32, f64)> {
+/// Lines of source that are one place, such as a loop, and wait for data.
+struct WaitingPlace {
+    /// File name, and first and last line.
+    text: String,
+    /// Share of the code's cycles that the lines wait for caches and memory.
+    waiting: f64,
+    /// Share of the code's cycles that the lines wait for memory of other sockets.
+    remote: f64,
+}
+
+fn waiting_lines(code: &CodeReport) -> Vec<WaitingPlace> {
     let total: i128 = terms(&code.total).iter().map(|of| of.cycles_65536).sum();
-    let mut lines: BTreeMap<(&str, u32), i128> = BTreeMap::new();
+    let mut lines: BTreeMap<(&str, u32), [i128; 2]> = BTreeMap::new();
     for line in &code.lines {
         if let (Some(file), Some(number)) = (&line.file, line.line) {
-            let waits = terms(&line.costs).iter().filter(|of| is_memory(&of.term));
-            let waiting: i128 = waits.map(|of| of.cycles_65536).sum();
-            *lines.entry((file, number)).or_default() += waiting;
+            let sum = |wanted: fn(&str) -> bool| -> i128 {
+                let waits = terms(&line.costs).iter().filter(|of| wanted(&of.term));
+                waits.map(|of| of.cycles_65536).sum()
+            };
+            let sums = lines.entry((file, number)).or_default();
+            sums[0] += sum(is_memory);
+            sums[1] += sum(|term| term == "memory_remote");
         }
     }
-    let mut places: Vec<(&str, u32, u32, i128)> = Vec::new();
-    for ((file, number), waiting) in lines.into_iter().filter(|(_, waiting)| *waiting > 0) {
+    let mut places: Vec<(&str, u32, u32, [i128; 2])> = Vec::new();
+    for ((file, number), sums) in lines.into_iter().filter(|(_, sums)| sums[0] > 0) {
         match places.last_mut() {
             Some(place) if place.0 == file && number - place.2 <= NEAR => {
                 place.2 = number;
-                place.3 += waiting;
+                place.3[0] += sums[0];
+                place.3[1] += sums[1];
             }
-            _ => places.push((file, number, number, waiting)),
+            _ => places.push((file, number, number, sums)),
         }
     }
-    let share = |waiting: i128| waiting as f64 / total.max(1) as f64;
-    let name = |file: &str| file.rsplit('/').next().unwrap_or(file).to_owned();
-    let places = places.into_iter();
-    let places =
-        places.map(|(file, first, last, waiting)| (name(file), first, last, share(waiting)));
-    places.collect()
+    let share = |cycles: i128| cycles as f64 / total.max(1) as f64;
+    let place = |(file, first, last, sums): (&str, u32, u32, [i128; 2])| {
+        let file = file.rsplit('/').next().unwrap_or(file);
+        WaitingPlace {
+            text: match first == last {
+                true => format!("{file}:{first}"),
+                false => format!("{file}:{first}-{last}"),
+            },
+            waiting: share(sums[0]),
+            remote: share(sums[1]),
+        }
+    };
+    places.into_iter().map(place).collect()
 }
 
 /// Returns the clock's cycles of code by cause; without a modelled core, the terms of the CPI.

@@ -346,8 +346,10 @@ fn lines_known(report: &Report) -> Option<String> {
 fn next(report: &Report, results: &str) -> String {
     let first_cause = verdict_of(report).and_then(|verdict| verdict.causes.first());
     let kind = first_cause.map(|cause| cause.kind);
-    if let Some(Kind::Imbalance | Kind::SerialRank) = kind {
-        return format!("what-if {results}");
+    match kind {
+        Some(Kind::Imbalance | Kind::SerialRank) => return format!("what-if {results}"),
+        Some(Kind::Placement) => return format!("phases {results}"),
+        _ => {}
     }
     let section = next_section(report, kind).name();
     format!("report {results} --section {section}")
@@ -383,12 +385,13 @@ fn next_section(report: &Report, first_cause: Option<Kind>) -> Section {
 fn of_cause(kind: Kind) -> Section {
     match kind {
         Kind::Imbalance | Kind::SerialRank => Section::Window,
-        Kind::MemoryBound | Kind::ContendedLine => Section::Code,
+        Kind::MemoryBound | Kind::RemoteMemory | Kind::ContendedLine => Section::Code,
         Kind::ThreadImbalance | Kind::SerialThread => Section::OpenMp,
         Kind::Barrier
         | Kind::Collective
         | Kind::ShortMessages
         | Kind::LateReceiver
+        | Kind::Placement
         | Kind::Latency
         | Kind::Bandwidth => Section::Mpi,
     }

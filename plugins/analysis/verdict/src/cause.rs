@@ -25,12 +25,16 @@ pub enum Kind {
     ShortMessages,
     /// Sends of large messages wait for their receives.
     LateReceiver,
+    /// Ranks that exchange much are on different nodes.
+    Placement,
     /// The latency of the network, and of the software that sends and receives.
     Latency,
     /// The bandwidth of the network.
     Bandwidth,
     /// A line of code waits for caches or memory.
     MemoryBound,
+    /// A line of code waits for memory of another socket.
+    RemoteMemory,
     /// Threads take lines of memory from each other.
     ContendedLine,
     /// Threads of a loop have unequal work.
@@ -41,18 +45,19 @@ pub enum Kind {
 
 impl Kind {
     /// The kinds that a trace shows.
-    pub const OF_TRACE: [Kind; 8] = [
+    pub const OF_TRACE: [Kind; 9] = [
         Kind::Imbalance,
         Kind::SerialRank,
         Kind::Barrier,
         Kind::Collective,
         Kind::ShortMessages,
         Kind::LateReceiver,
+        Kind::Placement,
         Kind::Latency,
         Kind::Bandwidth,
     ];
     /// The kinds that a window's profile shows.
-    pub const OF_WINDOWS: [Kind; 2] = [Kind::MemoryBound, Kind::ContendedLine];
+    pub const OF_WINDOWS: [Kind; 3] = [Kind::MemoryBound, Kind::RemoteMemory, Kind::ContendedLine];
     /// The kinds that records of OpenMP show.
     pub const OF_THREADS: [Kind; 2] = [Kind::ThreadImbalance, Kind::SerialThread];
 
@@ -65,9 +70,11 @@ impl Kind {
             Kind::Collective => "collective operations",
             Kind::ShortMessages => "short messages",
             Kind::LateReceiver => "late receivers",
+            Kind::Placement => "placement of ranks",
             Kind::Latency => "latency of messages",
             Kind::Bandwidth => "bandwidth of the network",
             Kind::MemoryBound => "waiting for caches and memory",
+            Kind::RemoteMemory => "waiting for memory of other sockets",
             Kind::ContendedLine => "lines of memory that threads take from each other",
             Kind::ThreadImbalance => "imbalance between threads",
             Kind::SerialThread => "code of one thread",

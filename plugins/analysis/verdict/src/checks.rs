@@ -8,6 +8,7 @@ use nodescope_predict::{Outcome, WaitKind};
 
 use crate::cause::Kind;
 use crate::edit::{Call, Edit, MILLION, Parts, State, Stretch, call, stretches};
+use crate::placement;
 
 /// Most candidates of a check.
 const MOST: usize = 6;
@@ -41,6 +42,8 @@ pub(crate) enum Subject {
     Call { call: Call, count: u64 },
     /// The call that waits longest for messages.
     Messages(Option<Call>),
+    /// The node of each rank.
+    Nodes(Vec<u32>),
 }
 
 /// Returns the candidates of all checks. `outcome` is the state's replay.
@@ -49,6 +52,15 @@ pub(crate) fn all(state: &State, outcome: &Outcome) -> Vec<Candidate> {
     found.extend(collectives(&state.sequences));
     found.extend(short_messages(state));
     found.extend(late_receiver(&state.sequences, outcome));
+    found.extend(
+        placement::placements(&state.sequences)
+            .into_iter()
+            .map(|nodes| Candidate {
+                kind: Kind::Placement,
+                subject: Subject::Nodes(nodes.clone()),
+                edit: Edit::Place(nodes),
+            }),
+    );
     let path = outcome.critical_path.as_ref();
     let name = path.and_then(|path| path.calls.first());
     let longest = name.and_then(|(name, _)| find_call(&state.sequences, name.site, &name.call));

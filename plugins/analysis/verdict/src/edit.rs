@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::{Burst, Entry};
 use nodescope_loop_tree::{Action, Sequences, Site};
-use nodescope_predict::{Channel, Cluster, Table};
+use nodescope_predict::{Channel, Cluster, Placement, Table};
 
 /// A call in the program's code: its site and its function.
 pub type Call = (Site, Function);
@@ -32,6 +32,8 @@ pub(crate) enum Edit {
     Without(Call),
     /// Messages are joined: of each entry, by rank and index, the bytes that it transfers. An entry without bytes is left out.
     Join(BTreeMap<(usize, usize), Option<u64>>),
+    /// Ranks are on these nodes.
+    Place(Vec<u32>),
     /// Sends wait for no receive.
     NoRendezvous,
     /// Messages have no latency, and cost nothing for being messages.
@@ -78,6 +80,7 @@ impl Edit {
                     }
                 }
             }
+            Edit::Place(nodes) => state.cluster.placement = Placement::Nodes(nodes.clone()),
             Edit::NoRendezvous => each_channel(&mut state.cluster, |channel| {
                 channel.eager_limit = u64::MAX;
             }),

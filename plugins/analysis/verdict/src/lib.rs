@@ -17,6 +17,7 @@ pub mod cause;
 mod checks;
 mod code;
 mod edit;
+mod placement;
 mod replay;
 mod shares;
 mod text;

@@ -2,7 +2,7 @@
 //!
 //! Latency and bandwidth of the links are known. What messages cost in software is not: the time of a send or a receive is a shape, 1 us and
 //! 0.1 ns a byte, times one factor. The factor is chosen so that the second half of the replay takes
-//! the traced time.
+//! the traced time. It is the network's; between ranks of a node the factor is 1, unless all ranks share one.
 
 use nodescope_loop_tree::{Program, Sequences};
 use nodescope_predict::{
@@ -53,12 +53,12 @@ fn channel(link: Link, factor: f64) -> Channel {
     }
 }
 
-fn cluster(link: Link, factor: f64) -> Cluster {
+fn cluster(link: Link, factor: f64, in_memory: f64) -> Cluster {
     Cluster {
         cores: u32::MAX,
         ranks_per_node: None,
         placement: Placement::Traced,
-        memory: channel(MEMORY, factor),
+        memory: channel(MEMORY, in_memory),
         contention: true,
         progress: Progress::Calls,
         ..Cluster::simple("as traced", channel(link, factor))
@@ -75,8 +75,13 @@ impl Replay {
     pub fn fitted(sequences: &Sequences, link: Link) -> Result<Replay, FitError> {
         let program = Program::new(sequences);
         let code = Code::new(&program);
+        let several_nodes = sequences.nodes.windows(2).any(|pair| pair[0] != pair[1]);
+        let cluster = |factor| match several_nodes {
+            true => cluster(link, factor, 1.0),
+            false => cluster(link, factor, factor),
+        };
         let usual = Replay {
-            cluster: cluster(link, USUAL_FACTOR),
+            cluster: cluster(USUAL_FACTOR),
         };
         let Some(middle) = Middle::of(sequences) else {
             return Ok(usual);
@@ -86,7 +91,7 @@ impl Replay {
             ..plain()
         };
         let left = |factor| -> Result<u64, FitError> {
-            let outcome = interpret(&code, &cluster(link, factor), &options)?;
+            let outcome = interpret(&code, &cluster(factor), &options)?;
             Ok(middle.left(&outcome).unwrap_or(0))
         };
         if left(MOST_FACTOR)? < middle.left {
@@ -101,7 +106,7 @@ impl Replay {
             }
         }
         Ok(Replay {
-            cluster: cluster(link, low),
+            cluster: cluster(low),
         })
     }
 

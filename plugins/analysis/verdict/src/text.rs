@@ -1,5 +1,7 @@
 //! Places, causes and remedies in words.
 
+use std::collections::BTreeMap;
+
 use nodescope_config::quantity::Time;
 
 use crate::cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
@@ -40,6 +42,11 @@ pub(crate) fn place(subject: &Subject, names: Names<'_>) -> Place {
         },
         Subject::Call { call, .. } | Subject::Messages(Some(call)) => Place {
             text: at(*call, names),
+            code: None,
+            rank: None,
+        },
+        Subject::Nodes(nodes) => Place {
+            text: nodes_text(nodes),
             code: None,
             rank: None,
         },
@@ -84,6 +91,9 @@ pub(crate) fn what(candidate: &Candidate, place: &Place) -> String {
         (Subject::Call { count, .. }, _) => {
             format!("{place} ({count} calls) takes time on all ranks.")
         }
+        (Subject::Nodes(_), _) => {
+            format!("Ranks that exchange much are on different nodes; better are {place}.")
+        }
         (Subject::Messages(_), Kind::Bandwidth) => {
             format!("The bytes of messages take time, most of it in {place}.")
         }
@@ -91,6 +101,29 @@ pub(crate) fn what(candidate: &Candidate, place: &Place) -> String {
             format!("The latency of messages takes time, most of it in {place}.")
         }
     }
+}
+
+/// Largest number of nodes, and of ranks on a node, that a placement names.
+const MOST_NODES: usize = 4;
+const MOST_RANKS: usize = 8;
+
+/// Returns the ranks of each node.
+fn nodes_text(nodes: &[u32]) -> String {
+    let mut ranks: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for (rank, node) in nodes.iter().enumerate() {
+        ranks.entry(*node).or_default().push(rank.to_string());
+    }
+    let more = |all: usize, most: usize| if all > most { ", ..." } else { "" };
+    let of_node = |ranks: &Vec<String>| {
+        let first = &ranks[..ranks.len().min(MOST_RANKS)];
+        format!("{}{}", first.join(", "), more(ranks.len(), MOST_RANKS))
+    };
+    let shown: Vec<String> = ranks.values().take(MOST_NODES).map(of_node).collect();
+    format!(
+        "ranks {}{} together",
+        shown.join(" and "),
+        more(ranks.len(), MOST_NODES)
+    )
 }
 
 /// Says whether a computation has more instructions, or slower ones.
@@ -110,10 +143,14 @@ pub(crate) fn remedy(kind: Kind) -> &'static str {
         Kind::Collective => "Call it less often or with less data, or use its non-blocking form.",
         Kind::ShortMessages => "Join the messages.",
         Kind::LateReceiver => "Post the receive before the computation (MPI_Irecv).",
+        Kind::Placement => "Give mpirun this placement, such as by a rankfile.",
         Kind::Latency => "Send fewer messages, or messages that do not wait for each other.",
         Kind::Bandwidth => "Send less data, or send it while ranks compute.",
         Kind::MemoryBound => {
             "Access data in the order in which it lies, in blocks that fit into the caches."
+        }
+        Kind::RemoteMemory => {
+            "Let each thread write its data first, or bind ranks to sockets and their memory."
         }
         Kind::ContendedLine => {
             "Give each thread lines of its own: pad the data to 64 bytes or more."

@@ -17,8 +17,10 @@ pub type Names<'a> = &'a dyn Fn(Site) -> Option<String>;
 
 /// Most entries of sequences, over which candidates are replayed.
 const MOST_ENTRIES: usize = 1_000_000;
-/// A cause that names its place comes before the network if it gains at least this part of what the network gains.
-const NAMED_FIRST: f64 = 0.5;
+/// A cause that names its place in the program comes before another placement, or before a better network, if it gains at least this part of
+/// what these gain.
+const BEFORE_PLACEMENT: f64 = 0.5;
+const BEFORE_NETWORK: f64 = 0.4;
 
 /// Reason why there is no verdict.
 #[derive(Debug, thiserror::Error)]
@@ -143,12 +145,15 @@ fn gains(state: &State, now: u64) -> Result<Vec<(u64, Candidate)>, Error> {
     Ok(gains)
 }
 
-/// Returns the candidate with the largest gain. The network comes behind what names its place.
+/// Returns the candidate with the largest gain. What the user can change in the program comes first, and the network last.
 fn best(gains: Vec<(u64, Candidate)>) -> Option<(u64, Candidate)> {
-    let of_network = |kind| matches!(kind, Kind::Latency | Kind::Bandwidth);
-    let weight = |(gain, candidate): &(u64, Candidate)| match of_network(candidate.kind) {
-        true => (*gain as f64 * NAMED_FIRST) as u64,
-        false => *gain,
+    let weight = |(gain, candidate): &(u64, Candidate)| {
+        let part = match candidate.kind {
+            Kind::Placement => BEFORE_PLACEMENT,
+            Kind::Latency | Kind::Bandwidth => BEFORE_NETWORK,
+            _ => 1.0,
+        };
+        (*gain as f64 * part) as u64
     };
     gains.into_iter().max_by_key(weight)
 }
