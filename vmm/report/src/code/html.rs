@@ -17,7 +17,7 @@ pub(crate) const STYLE: &str = "
 .code td.name { max-width: 300px; overflow: hidden; text-overflow: ellipsis; white-space: pre; }
 .code td.name + td.name { max-width: 140px; }
 .code p { font-size: 13px; }
-details { border-top: 1px solid var(--line); padding: 6px 0; } summary { cursor: pointer; font-size: 14px; }
+.code details { border-top: 1px solid var(--line); padding: 6px 0; } .code summary { font-size: 14px; }
 .asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 18px 1px 0; border-bottom: 0; }
 .code .asm td.name { max-width: 560px; }
 ";
