@@ -39,6 +39,8 @@ pub(crate) struct Charts {
 pub(crate) struct ProgramCharts {
     pub(crate) matrix: Option<String>,
     pub(crate) timeline: Option<Drawn>,
+    /// Number of ranks of the program.
+    pub(crate) ranks: usize,
 }
 
 const PALETTE: [RGBColor; 9] = [
@@ -72,6 +74,11 @@ fn colour(name: &str, index: usize) -> RGBColor {
     }
 }
 
+/// Returns the colour of a part of the cycles of code, by the part's place among the others.
+pub(crate) fn part_colour(index: usize) -> String {
+    css(PALETTE[index % PALETTE.len()])
+}
+
 fn long_name(column: &str) -> String {
     match column {
         "mem loc" => "local memory".into(),
@@ -103,6 +110,7 @@ pub(crate) fn draw(
             charts.programs.push(ProgramCharts {
                 matrix: matrix(program)?,
                 timeline: draw_timeline(timeline, windows)?,
+                ranks: program.ranks.len(),
             });
         }
     }
@@ -155,8 +163,8 @@ fn stack(window: &WindowReport) -> Drawn {
             .map(|(_, terms)| of(column_cycles(scope, terms), scope.instructions))
             .collect();
         let sum: f64 = values.iter().sum();
-        page.element("b", "", &scope.name);
-        page.raw("<span>");
+        page.element("span", "", &scope.name);
+        page.raw("<div>");
         for (value, (name, colour, _)) in values.into_iter().zip(&legend) {
             let meaning = format!(
                 "{}, {name}: {value:.3} cycles per instruction, {:.1} %",
@@ -170,7 +178,7 @@ fn stack(window: &WindowReport) -> Drawn {
             page.text(&meaning);
             page.raw("\"></i>");
         }
-        page.raw(&format!("<em>{sum:.3}</em></span>\n"));
+        page.raw(&format!("<em>{sum:.3}</em></div>\n"));
     }
     page.raw("</div>");
     (page.markup(), legend)

@@ -1,9 +1,9 @@
 //! The report as one HTML page, written so that it is well-formed XML, too.
 
 use nodescope_page::{Entry, Page};
-use nodescope_verdict::{NO_CAUSE, Verdict};
+use nodescope_verdict::{NO_CAUSE, Place, Verdict};
 
-use crate::charts::Drawn;
+use crate::charts::{Drawn, MOST_LANES};
 use crate::code;
 use crate::explain::meaning;
 use crate::mpi::MpiReport;
@@ -46,7 +46,11 @@ impl Section {
 
 pub(crate) fn write(report: &Report) -> String {
     let has_code = report.windows.iter().any(|window| window.code.is_some());
-    let code_style = if has_code { code::STYLE } else { "" };
+    let code_style = if has_code {
+        code::style()
+    } else {
+        String::new()
+    };
     let style = format!("{STYLE}{}{code_style}", call_timeline::STYLE);
     let mut page = Page::begin(&title(report), &style);
     header(&mut page, report);
@@ -155,9 +159,19 @@ fn timeline(page: &mut Page, report: &Report, number: usize) {
     let Some((svg, legend)) = &drawn.timeline else {
         return;
     };
-    call_timeline::write(page, calls, &report.windows, number, |page| {
+    let label = report.mpi.as_ref().and_then(|mpi| mpi.label(number));
+    let title = match label {
+        Some(label) => format!("Timeline of MPI calls of {label}"),
+        None => "Timeline of MPI calls".to_owned(),
+    };
+    let ranks = drawn.ranks;
+    call_timeline::write(page, &title, calls, &report.windows, number, |page| {
         page.raw("<div class=\"wide\">");
         page.raw(svg);
+        if ranks > MOST_LANES {
+            let what = format!("Not all of the {ranks} ranks are drawn: evenly spaced ones are.");
+            page.element("p", "", &what);
+        }
         page.raw("</div>");
         self::legend(page, legend);
     });
@@ -414,7 +428,10 @@ fn verdict(page: &mut Page, verdict: &Verdict) {
         causes => {
             page.raw("<ol>");
             for cause in causes {
-                page.element("li", "", &cause.text(verdict));
+                page.raw("<li>");
+                page.text(&cause.text(verdict));
+                places(page, &cause.place);
+                page.raw("</li>");
             }
             page.raw("</ol>");
         }
@@ -428,5 +445,22 @@ fn verdict(page: &mut Page, verdict: &Verdict) {
     }
     for said in &verdict.quality {
         page.element("p", "", &format!("Data: {said}."));
+    }
+}
+
+/// Writes buttons that show only the rank and the MPI function of a place, in tables and timeline.
+fn places(page: &mut Page, place: &Place) {
+    let rank = place.rank.map(|rank| ("rank", format!("rank {rank}")));
+    let mut words = place
+        .text
+        .split(|character: char| !character.is_alphanumeric() && character != '_');
+    let call = words.find(|word| word.starts_with("MPI_"));
+    let call = call.map(|call| ("call", call.to_owned()));
+    for (what, name) in rank.into_iter().chain(call) {
+        page.raw(&format!(
+            " <button type=\"button\" class=\"pick place\" data-pick=\"{what}\" title=\"Show only this in tables and timeline\">"
+        ));
+        page.text(&name);
+        page.raw("</button>");
     }
 }

@@ -401,6 +401,7 @@ fn add_timelines(traced: &mut Traced, file: &Path) -> Result<(), TraceError> {
         .collect();
     let mut timelines: Vec<Timeline> = shown.map(Timeline::of).collect();
     if timelines.iter().all(|timeline| timeline.lanes.is_empty()) {
+        traced.timelines = timelines;
         return Ok(());
     }
     let mut finder = ProgramFinder::default();

@@ -33,10 +33,36 @@
     button.textContent = opens ? "close all sections" : "open all sections";
   });
   if (sections.length > 0) document.querySelector(".contents").append(button);
-  for (const link of all("a[data-from]")) link.addEventListener("click", () => {
-    const { from, to } = link.dataset;
-    document.dispatchEvent(new CustomEvent("nodescope-interval", { detail: { from: Number(from), to: Number(to) } }));
+  // ---- links and rows of tables lead to their interval in the timeline ----
+
+  for (const row of all("tr[data-from]")) {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.className = "pick";
+    made.title = "Show in the timeline";
+    made.append(...row.cells[0].childNodes);
+    row.cells[0].append(made);
+  }
+  document.addEventListener("click", (event) => {
+    const from = event.target.closest("a, button") ? event.target.closest("[data-from]") : null;
+    if (!from) return;
+    document.dispatchEvent(new CustomEvent("nodescope-interval", { detail: { from: Number(from.dataset.from), to: Number(from.dataset.to) } }));
+    document.getElementById("overview").scrollIntoView();
   });
+
+  // ---- a source line and its instructions ----
+
+  for (const twin of all(".twin")) {
+    const light = (line) => { for (const row of all("tr[data-line]", twin)) row.classList.toggle("lit", row.dataset.line === line); };
+    const lineOf = (event) => (event.target.closest("tr[data-line]") || { dataset: {} }).dataset.line;
+    twin.addEventListener("mouseover", (event) => light(lineOf(event)));
+    twin.addEventListener("focusin", (event) => light(lineOf(event)));
+    twin.addEventListener("click", (event) => {
+      const button = event.target.closest("button.line");
+      const row = button ? all(`.asm tr[data-line="${lineOf(event)}"]`, twin)[0] : null;
+      if (row) row.scrollIntoView({ block: "nearest" });
+    });
+  }
 
   // ---- a rank or a function ----
 
@@ -72,7 +98,7 @@
   }
   const value = (what, text) => (what === "rank" ? Number(text.replace("rank ", "")) : text.trim().replace(/^[0-9]+ /, ""));
   document.addEventListener("click", (event) => {
-    const made = event.target.closest(".pick");
+    const made = event.target.closest(".pick[data-pick]");
     if (!made) return;
     const { pick: what } = made.dataset, to = value(what, made.textContent);
     choose(what, chosen[what] === to ? null : to);
@@ -96,7 +122,7 @@
       }
       for (const row of named) row.classList.toggle("chosen", value("rank", row.cells[0].textContent) === chosen.rank);
     }
-    for (const made of all(".pick")) made.setAttribute("aria-pressed", String(value(made.dataset.pick, made.textContent) === chosen[made.dataset.pick]));
+    for (const made of all(".pick[data-pick]")) made.setAttribute("aria-pressed", String(value(made.dataset.pick, made.textContent) === chosen[made.dataset.pick]));
     for (const svg of all("svg.flame")) flame(svg, what);
     show();
     document.dispatchEvent(new CustomEvent("nodescope-filter", { detail: { ...chosen } }));

@@ -211,7 +211,9 @@ mod tests {
     #[test]
     fn numbers_take_as_few_bytes_as_they_need() {
         let mut bytes = Vec::new();
-        [0, 0x7f, 0x80, u64::MAX].map(|value| put(&mut bytes, value));
+        for value in [0, 0x7f, 0x80, u64::MAX] {
+            put(&mut bytes, value);
+        }
         assert_eq!(bytes[..4], [0, 0x7f, 0x80, 1]);
         assert_eq!(bytes.len(), 4 + 10);
         assert_eq!([0, -1, 1, i64::MIN].map(zigzag), [0, 1, 2, u64::MAX]);

@@ -10,10 +10,11 @@ use crate::units::{grouped, time};
 /// Style rules of the figure.
 pub(crate) const STYLE: &str = include_str!("timeline.css");
 
-/// Adds a program's timeline to the page. `still` writes the picture that the page shows without a script and on paper. `number`
+/// Adds a program's timeline to the page, under a title. `still` writes the picture that the page shows without a script and on paper. `number`
 /// distinguishes the timelines of a page.
 pub(crate) fn write(
     page: &mut Page,
+    title: &str,
     timeline: &CallTimeline,
     windows: &[WindowReport],
     number: usize,
@@ -22,7 +23,7 @@ pub(crate) fn write(
     page.raw(&format!(
         "<figure class=\"timeline\" id=\"timeline-{number}\">"
     ));
-    page.element("h3", "", "Timeline of MPI calls");
+    page.element("h3", "", title);
     for line in lines(timeline) {
         page.element("p", "caption", &line);
     }

@@ -4,6 +4,8 @@
 
 mod encode;
 mod html;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,6 +20,8 @@ pub(crate) use html::{STYLE, script, write};
 const MOST_CALLS: u64 = 2_000_000;
 /// Number of lanes that a timeline has at most. With more ranks, every k-th rank has a lane.
 const MOST_LANES: usize = 512;
+/// Number of functions with call sites that are told apart. A damaged trace may have any number.
+const MOST_KINDS: usize = 10_000;
 /// Number of parts of the run within which short calls are merged. Calls that are longer than a part are never merged.
 const PARTS: u64 = 20_000;
 
@@ -110,10 +114,14 @@ impl CallTimeline {
         };
         self.names.learn(record);
         let Some(lane) = self.lane(rank, record.thread.tid) else {
-            self.undrawn += record.calls;
+            self.undrawn = self.undrawn.saturating_add(record.calls);
             return;
         };
-        let kind = (record.function, Site::of(record));
+        let site = match self.kinds.len() < MOST_KINDS {
+            true => Site::of(record),
+            false => Site::default(),
+        };
+        let kind = (record.function, site);
         let next = self.kinds.len() as u32;
         let kind = *self.kind_index.entry(kind).or_insert_with(|| {
             self.kinds.push(kind);

@@ -3,7 +3,7 @@
 (() => {
   "use strict";
   const GROUPS = 5, WAITING = 5, OTHER = 6, CLASSES = 7;
-  const AXIS = 34, NAMES = 78, GAP = 3, NARROWEST = 200;
+  const AXIS = 42, NAMES = 78, GAP = 3, NARROWEST = 200;
   const CELLS = 8192, CELLS_FROM = 100000;
   const MOST_LABELS = 2000, MOST_ARROWS = 200, MOST_ROWS = 100;
   const KEYS = [
@@ -112,6 +112,9 @@
     constructor(figure, data) {
       Object.assign(this, { figure, data, from: 0, to: data.span_ps, call: null, interval: null, filter: { rank: null, call: null } });
       this.laneHeight = data.lanes.length > 32 ? 14 : data.lanes.length > 8 ? 20 : 30;
+      // Communication phases are rows of a table elsewhere in the page.
+      this.bands = Array.from(document.querySelectorAll("[data-band]"), ({ dataset: { band, from, to, colour } }) => (
+        { name: band, from: from - data.from_ps, to: to - data.from_ps, colour }));
       this.classes = new Uint8Array(data.kinds.length);
       this.raster = document.createElement("canvas");
       this.build();
@@ -395,8 +398,10 @@
     }
     point(x, y) {
       const { lane, call, ps } = this.find(x, y);
-      const over = this.data.windows.find((window) => y < AXIS && x >= this.x(window.from) && x <= this.x(window.to));
-      const lines = over ? [`window "${over.name}"`, `${time(over.to - over.from)}, from ${this.moment(over.from, 1000)}`] :
+      const holds = ({ from, to }) => x >= NAMES && x >= this.x(from) && x <= this.x(to);
+      const phase = y < AXIS - 11 ? this.bands.find(holds) : null;
+      const over = y < AXIS && !phase ? this.data.windows.find(holds) : phase;
+      const lines = over ? [phase ? over.name : `window "${over.name}"`, `${time(over.to - over.from)}, from ${this.moment(over.from, 1000)}`] :
         lane === null ? [] : call === null ? this.computing(lane, ps) : this.describe(call);
       this.tip.hidden = lines.length === 0;
       if (lines.length === 0) return;
@@ -626,17 +631,19 @@
         const x = Math.round(this.x(at - since)) + 0.5;
         pen.beginPath();
         pen.moveTo(x, 18);
-        pen.lineTo(x, AXIS - 4);
+        pen.lineTo(x, 24);
         pen.stroke();
         const text = this.moment(at - since, step), half = pen.measureText(text).width / 2;
         pen.fillText(text, Math.min(Math.max(x - half, NAMES), wide - 2 * half - 2), 9);
       }
-      for (const window of this.data.windows) {
-        const from = Math.max(this.x(window.from), NAMES), to = Math.min(this.x(window.to), NAMES + this.plot);
-        if (to < NAMES || from > NAMES + this.plot) continue;
-        pen.fillStyle = this.ink.ink;
-        pen.fillRect(from, AXIS - 10, Math.max(to - from, 2), 5);
-      }
+      const strip = ({ from, to }, colour, y) => {
+        const left = Math.max(this.x(from), NAMES), right = Math.min(this.x(to), NAMES + this.plot);
+        if (right < NAMES || left > NAMES + this.plot) return;
+        pen.fillStyle = colour;
+        pen.fillRect(left, y, Math.max(right - left, 2), 5);
+      };
+      for (const band of this.bands) strip(band, band.colour, AXIS - 17);
+      for (const window of this.data.windows) strip(window, this.ink.ink, AXIS - 10);
     }
     drawSelection(pen, high) {
       const { data } = this;

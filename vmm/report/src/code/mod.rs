@@ -12,6 +12,7 @@ mod export;
 mod html;
 mod mpi;
 mod roofline;
+mod side_by_side;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ pub use export::{Format, export};
 pub use mpi::MpiCode;
 pub use roofline::{Ceiling, LevelPoint, Roofline, RooflineRow};
 
-pub(crate) use html::{STYLE, write as html};
+pub(crate) use html::{style, write as html};
 pub(crate) use tables::text;
 
 use crate::breakdown::{CYCLE, fixed};

@@ -1,0 +1,222 @@
+//! Source lines and machine code of the most expensive functions side by side, with cycles by cause.
+
+use std::collections::BTreeMap;
+
+use nodescope_page::{Entry, Page};
+
+use super::tables::{file_name, listing_lines, listing_title, shown_share, si_cycles};
+use super::{CodeCosts, CodeReport, Listing};
+use crate::charts::part_colour;
+use crate::explain::meaning;
+use crate::timed;
+
+/// Maximum number of blocks of machine code in the page.
+const LISTINGS: usize = 20;
+/// Number of functions, from the first on, that are open when the page is loaded.
+const OPEN: usize = 1;
+
+/// Style rules of the functions.
+pub(super) const STYLE: &str = "
+.twin { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 4px 32px; align-items: start; }
+@media (max-width: 1000px) { .twin { grid-template-columns: minmax(0, 1fr); } }
+.twin .line { all: unset; cursor: pointer; font-family: monospace; font-size: 12px; } .twin .line:hover { text-decoration: underline; } .twin .line:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+.twin .causes { width: 100%; min-width: 80px; } .parts { display: flex; height: 12px; } .parts i { flex: none; height: 100%; print-color-adjust: exact; }
+.asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 14px 1px 4px; border-bottom: 0; } .code .asm td.name { max-width: 460px; }
+.twin tr.lit td { background: color-mix(in srgb, var(--accent) 18%, transparent); }
+.parts ~ .legend i, .twins > .legend i { filter: none; }
+";
+
+/// The blocks of one function that the page lists.
+type Function<'a> = (&'a str, &'a str, Vec<&'a Listing>);
+
+/// Adds the functions of the most expensive blocks to the page.
+pub(super) fn write(page: &mut Page, code: &CodeReport) {
+    let mut functions: Vec<Function<'_>> = Vec::new();
+    for listing in code.blocks.iter().take(LISTINGS) {
+        let (name, module) = (listing.function.as_str(), listing.module.as_str());
+        match functions
+            .iter_mut()
+            .find(|of| (of.0, of.1) == (name, module))
+        {
+            Some((.., blocks)) => blocks.push(listing),
+            None => functions.push((name, module, vec![listing])),
+        }
+    }
+    if functions.is_empty() {
+        return;
+    }
+    page.raw("<div class=\"twins\">");
+    page.element(
+        "h3",
+        "",
+        "Source lines and machine code of the most expensive blocks",
+    );
+    page.element(
+        "p",
+        "caption",
+        "Cycles of a line are those of all its instructions in the window. A click on a line shows its instructions.",
+    );
+    legend(page, code);
+    for (number, function) in functions.iter().enumerate() {
+        write_function(page, code, function, number < OPEN);
+    }
+    page.raw("</div>\n");
+}
+
+fn write_function(page: &mut Page, code: &CodeReport, function: &Function<'_>, open: bool) {
+    let (name, module, blocks) = function;
+    page.raw(if open {
+        "<details open=\"open\">"
+    } else {
+        "<details>"
+    });
+    let mut all = code.functions.iter();
+    let of = all.find(|row| (row.function.as_str(), row.module.as_str()) == (name, module));
+    let share = of.map_or("-".into(), |row| shown_share(&row.costs));
+    page.element(
+        "summary",
+        "",
+        &format!("{share} of the cycles: {name} in {module}"),
+    );
+    // Numbers of the lines, in the order in which the instructions name them.
+    let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+    for source in blocks.iter().flat_map(|block| &block.instructions) {
+        if let Some(source) = &source.source {
+            let next = numbers.len();
+            numbers.entry(source).or_insert(next);
+        }
+    }
+    page.raw("<div class=\"twin\"><div class=\"wide\">");
+    if numbers.is_empty() {
+        page.element(
+            "p",
+            "",
+            "No source line is known: the program has no debugging information (-g).",
+        );
+    } else {
+        lines(page, code, &numbers);
+    }
+    page.raw("</div><div>\n");
+    for block in blocks {
+        machine_code(page, block, &numbers);
+    }
+    page.raw("</div></div></details>\n");
+}
+
+/// Writes the source lines of a function's listed instructions, with their costs.
+fn lines(page: &mut Page, code: &CodeReport, numbers: &BTreeMap<&str, usize>) {
+    let mut costs: BTreeMap<(&str, u32), &CodeCosts> = BTreeMap::new();
+    for row in &code.lines {
+        if let (Some(file), Some(line)) = (&row.file, row.line) {
+            costs.insert((file, line), &row.costs);
+        }
+    }
+    let mut rows: Vec<(&str, u32, usize)> = (numbers.iter())
+        .filter_map(|(source, &number)| {
+            let (file, line) = source.rsplit_once(':')?;
+            Some((file, line.parse().ok()?, number))
+        })
+        .collect();
+    rows.sort_unstable();
+    let cost = |(file, line, _): &(&str, u32, usize)| costs.get(&(*file, *line)).copied();
+    let most = rows.iter().filter_map(cost).map(|of| of.cycles_65536).max();
+    page.raw("<table><thead><tr>");
+    for (head, class) in [
+        ("line", "name"),
+        ("share", ""),
+        ("cycles", ""),
+        ("by cause", "name"),
+    ] {
+        page.explained("th", class, head, meaning("side", head).unwrap_or_default());
+    }
+    page.raw("</tr></thead><tbody>\n");
+    for row in &rows {
+        let (file, line, number) = row;
+        page.raw(&format!(
+            "<tr data-line=\"{number}\"><td class=\"name\"><button type=\"button\" class=\"line\" title=\""
+        ));
+        page.text(&format!("{file}:{line}"));
+        page.raw("\">");
+        page.text(&format!("{}:{line}", file_name(file)));
+        page.raw("</button></td>");
+        match cost(row) {
+            Some(costs) => {
+                page.element("td", "", &shown_share(costs));
+                page.element("td", "", &si_cycles(costs.cycles_65536));
+                page.raw("<td class=\"causes\">");
+                parts(page, costs, most.unwrap_or(0));
+                page.raw("</td>");
+            }
+            None => page.raw("<td>-</td><td>-</td><td class=\"causes\"></td>"),
+        }
+        page.raw("</tr>\n");
+    }
+    page.raw("</tbody></table>");
+}
+
+fn machine_code(page: &mut Page, block: &Listing, numbers: &BTreeMap<&str, usize>) {
+    page.element("p", "", &listing_title(block));
+    for line in listing_lines(block) {
+        page.element("p", "caption", &line);
+    }
+    parts(page, &block.costs, block.costs.cycles_65536);
+    page.raw("<div class=\"wide\"><table class=\"asm\"><tbody>\n");
+    for row in super::tables::listing_rows(block)
+        .into_iter()
+        .zip(&block.instructions)
+    {
+        let (cells, instruction) = row;
+        let source = instruction.source.as_deref();
+        match source.and_then(|source| numbers.get(source)) {
+            Some(number) => page.raw(&format!("<tr data-line=\"{number}\">")),
+            None => page.raw("<tr>"),
+        }
+        for cell in cells {
+            page.element("td", "name", &cell);
+        }
+        page.raw("</tr>\n");
+    }
+    page.raw("</tbody></table></div>\n");
+}
+
+/// Returns the names and cycles of what costs are made of: causes on the core of the pipeline model, or else terms of the CPI.
+fn shares(costs: &CodeCosts) -> impl Iterator<Item = (&str, i128)> {
+    let values = match costs.causes.is_empty() {
+        true => &costs.terms,
+        false => &costs.causes,
+    };
+    let values = values
+        .iter()
+        .map(|value| (value.term.as_str(), value.cycles_65536));
+    values.map(|(name, cycles)| (name, cycles.max(0)))
+}
+
+/// Writes costs as a bar of their causes, whose whole width is `most` cycles in 1/65536.
+fn parts(page: &mut Page, costs: &CodeCosts, most: i128) {
+    page.raw("<div class=\"parts\">");
+    for (index, (name, cycles)) in shares(costs)
+        .enumerate()
+        .filter(|(_, (_, cycles))| *cycles > 0)
+    {
+        let width = 100.0 * cycles as f64 / most.max(1) as f64;
+        let (colour, head) = (part_colour(index), timed::head(name));
+        let of = 100.0 * cycles as f64 / costs.cycles_65536.max(1) as f64;
+        page.raw(&format!(
+            "<i style=\"background: {colour}; width: {width:.2}%\" title=\"{head}: {} cycles, {of:.1} %\"></i>",
+            si_cycles(cycles)
+        ));
+    }
+    page.raw("</div>");
+}
+
+fn legend(page: &mut Page, code: &CodeReport) {
+    let used: Vec<(String, &str)> = (shares(&code.total).enumerate())
+        .filter(|(_, (_, cycles))| *cycles > 0)
+        .map(|(index, (name, _))| (part_colour(index), timed::head(name)))
+        .collect();
+    page.explained_legend(used.iter().map(|(colour, name)| Entry {
+        name,
+        colour,
+        meaning: meaning("code stack", name).unwrap_or_default(),
+    }));
+}
