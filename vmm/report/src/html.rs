@@ -360,7 +360,7 @@ fn mpi_sections(report: &Report, mpi: &MpiReport) -> Vec<Section> {
         }
         page.raw("<div class=\"blocks\">\n");
         if let Some(svg) = &drawn.matrix {
-            let below = "The darker a cell, the more bytes: half as many bytes are half as dark.";
+            let below = "The stronger a cell's colour, the more bytes: half as many bytes are half as strong.";
             let title = "Bytes sent, point to point, counted";
             chart(&mut page, title, svg, &[], Some(below));
         }

@@ -40,7 +40,17 @@ pub(crate) fn write(
 
 /// Adds the script that brings the page's timelines to life, after the last of them.
 pub(crate) fn script(page: &mut Page) {
-    page.script(include_str!("timeline.js"));
+    let parts = [
+        include_str!("data.js"),
+        include_str!("drawing.js"),
+        include_str!("interval.js"),
+        include_str!("timeline.js"),
+    ];
+    // The parts share their names with each other, and with no other script.
+    page.script(&format!(
+        "(() => {{\n\"use strict\";\n{}}})();\n",
+        parts.concat()
+    ));
 }
 
 /// Returns sentences on what the timeline leaves out.

@@ -21,7 +21,7 @@ pub(super) const STYLE: &str = "
 @media (max-width: 1000px) { .twin { grid-template-columns: minmax(0, 1fr); } }
 .twin .line { all: unset; cursor: pointer; font-family: monospace; font-size: 12px; } .twin .line:hover { text-decoration: underline; } .twin .line:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 .twin .causes { width: 100%; min-width: 80px; } .parts { display: flex; height: 12px; } .parts i { flex: none; height: 100%; print-color-adjust: exact; }
-.asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 14px 1px 4px; border-bottom: 0; } .code .asm td.name { max-width: 460px; }
+.asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 14px 1px 4px; border-bottom: 0; } .code .asm td.name, .code .asm td.name + td.name { max-width: 460px; }
 .twin tr.lit td { background: color-mix(in srgb, var(--accent) 18%, transparent); }
 .parts ~ .legend i, .twins > .legend i { filter: none; }
 ";
@@ -45,6 +45,7 @@ pub(super) fn write(page: &mut Page, code: &CodeReport) {
     if functions.is_empty() {
         return;
     }
+    functions.sort_by_key(|function| std::cmp::Reverse(cycles(code, function)));
     page.raw("<div class=\"twins\">");
     page.element(
         "h3",
@@ -63,6 +64,17 @@ pub(super) fn write(page: &mut Page, code: &CodeReport) {
     page.raw("</div>\n");
 }
 
+/// Returns the costs of a listed function; `None` if the function is not among those of the report.
+fn costs<'a>(code: &'a CodeReport, (name, module, _): &Function<'_>) -> Option<&'a CodeCosts> {
+    let mut all = code.functions.iter();
+    let of = all.find(|row| (row.function.as_str(), row.module.as_str()) == (*name, *module));
+    of.map(|row| &row.costs)
+}
+
+fn cycles(code: &CodeReport, function: &Function<'_>) -> i128 {
+    costs(code, function).map_or(0, |costs| costs.cycles_65536)
+}
+
 fn write_function(page: &mut Page, code: &CodeReport, function: &Function<'_>, open: bool) {
     let (name, module, blocks) = function;
     page.raw(if open {
@@ -70,9 +82,7 @@ fn write_function(page: &mut Page, code: &CodeReport, function: &Function<'_>, o
     } else {
         "<details>"
     });
-    let mut all = code.functions.iter();
-    let of = all.find(|row| (row.function.as_str(), row.module.as_str()) == (name, module));
-    let share = of.map_or("-".into(), |row| shown_share(&row.costs));
+    let share = costs(code, function).map_or_else(|| "-".into(), shown_share);
     page.element(
         "summary",
         "",
@@ -86,21 +96,23 @@ fn write_function(page: &mut Page, code: &CodeReport, function: &Function<'_>, o
             numbers.entry(source).or_insert(next);
         }
     }
-    page.raw("<div class=\"twin\"><div class=\"wide\">");
     if numbers.is_empty() {
-        page.element(
-            "p",
-            "",
-            "No source line is known: the program has no debugging information (-g).",
-        );
+        let why = "No source line is known: the program has no debugging information (-g).";
+        page.element("p", "caption", why);
+        page.raw("<div class=\"blocks\">");
     } else {
+        page.raw("<div class=\"twin\"><div class=\"wide\">");
         lines(page, code, &numbers);
+        page.raw("</div><div>\n");
     }
-    page.raw("</div><div>\n");
     for block in blocks {
         machine_code(page, block, &numbers);
     }
-    page.raw("</div></div></details>\n");
+    page.raw(if numbers.is_empty() {
+        "</div></details>\n"
+    } else {
+        "</div></div></details>\n"
+    });
 }
 
 /// Writes the source lines of a function's listed instructions, with their costs.
@@ -119,7 +131,7 @@ fn lines(page: &mut Page, code: &CodeReport, numbers: &BTreeMap<&str, usize>) {
         .collect();
     rows.sort_unstable();
     let cost = |(file, line, _): &(&str, u32, usize)| costs.get(&(*file, *line)).copied();
-    let most = rows.iter().filter_map(cost).map(|of| of.cycles_65536).max();
+    let most = rows.iter().filter_map(cost).map(sum).max();
     page.raw("<table><thead><tr>");
     for (head, class) in [
         ("line", "name"),
@@ -155,11 +167,12 @@ fn lines(page: &mut Page, code: &CodeReport, numbers: &BTreeMap<&str, usize>) {
 }
 
 fn machine_code(page: &mut Page, block: &Listing, numbers: &BTreeMap<&str, usize>) {
+    page.raw("<div class=\"block\">");
     page.element("p", "", &listing_title(block));
     for line in listing_lines(block) {
         page.element("p", "caption", &line);
     }
-    parts(page, &block.costs, block.costs.cycles_65536);
+    parts(page, &block.costs, sum(&block.costs));
     page.raw("<div class=\"wide\"><table class=\"asm\"><tbody>\n");
     for row in super::tables::listing_rows(block)
         .into_iter()
@@ -176,7 +189,7 @@ fn machine_code(page: &mut Page, block: &Listing, numbers: &BTreeMap<&str, usize
         }
         page.raw("</tr>\n");
     }
-    page.raw("</tbody></table></div>\n");
+    page.raw("</tbody></table></div></div>\n");
 }
 
 /// Returns the names and cycles of what costs are made of: causes on the core of the pipeline model, or else terms of the CPI.
@@ -191,6 +204,11 @@ fn shares(costs: &CodeCosts) -> impl Iterator<Item = (&str, i128)> {
     values.map(|(name, cycles)| (name, cycles.max(0)))
 }
 
+/// Returns the sum of what costs are made of. With the pipeline model, the sum is that of another core than the costs' cycles.
+fn sum(costs: &CodeCosts) -> i128 {
+    shares(costs).map(|(_, cycles)| cycles).sum()
+}
+
 /// Writes costs as a bar of their causes, whose whole width is `most` cycles in 1/65536.
 fn parts(page: &mut Page, costs: &CodeCosts, most: i128) {
     page.raw("<div class=\"parts\">");
@@ -200,7 +218,7 @@ fn parts(page: &mut Page, costs: &CodeCosts, most: i128) {
     {
         let width = 100.0 * cycles as f64 / most.max(1) as f64;
         let (colour, head) = (part_colour(index), timed::head(name));
-        let of = 100.0 * cycles as f64 / costs.cycles_65536.max(1) as f64;
+        let of = 100.0 * cycles as f64 / sum(costs).max(1) as f64;
         page.raw(&format!(
             "<i style=\"background: {colour}; width: {width:.2}%\" title=\"{head}: {} cycles, {of:.1} %\"></i>",
             si_cycles(cycles)
