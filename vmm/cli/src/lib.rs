@@ -35,6 +35,7 @@ mod sections;
 mod site_names;
 mod slurm;
 mod snapshot;
+mod source_files;
 mod terminal;
 mod trace;
 mod verdict;

@@ -6,6 +6,7 @@ use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::results::report as read;
 use crate::sections::sections;
+use crate::source_files;
 use crate::terminal::{print, print_json};
 use crate::verdict::add_verdict;
 
@@ -22,6 +23,9 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
     add_verdict(&mut report, &args.results);
     if args.html {
         report.sections.extend(sections(&args.results));
+        if let Some(folder) = &args.source {
+            source_files::add(&mut report, folder)?;
+        }
     }
     if args.json {
         print_json(&report.json())?;

@@ -515,6 +515,7 @@ const MEANINGS: &[(&str, &str, &str)] = &[
         "line",
         "Line of the source, as the debugging information has it.",
     ),
+    ("side", "source", "Text of the line."),
     ("side", "share", "Share of the window's cycles."),
     ("side", "cycles", "Modelled cycles of the line."),
     (

@@ -180,6 +180,20 @@ impl Report {
         json::text(self)
     }
 
+    /// Adds the texts of source files to the code that the page shows. `read` returns the text of a file by its path in the debugging
+    /// information, which guests may have made up; `None` if the text is not known.
+    pub fn add_sources(&mut self, read: impl Fn(&str) -> Option<String>) {
+        for code in self
+            .windows
+            .iter_mut()
+            .filter_map(|window| window.code.as_mut())
+        {
+            let files = code.source_files().into_iter();
+            let texts = files.filter_map(|file| Some((file.to_owned(), read(file)?)));
+            code.sources = texts.collect();
+        }
+    }
+
     /// Lets `add` add names of the call sites of calls that the page shows, program by program.
     pub fn locate_calls(&mut self, mut add: impl FnMut(&mut SiteNames, BTreeSet<Site>)) {
         for timeline in &mut self.call_timelines {

@@ -345,6 +345,33 @@ fn counts_that_differ_from_the_windows_are_told() {
 }
 
 #[test]
+fn source_lines_stand_beside_their_machine_code() {
+    let mut report = built(|_| {});
+    let known = code(&report).lines.iter().find(|row| row.line.is_some());
+    let (file, line) = known
+        .map(|row| (row.file.clone().unwrap(), row.line.unwrap()))
+        .unwrap();
+    let html = report.html();
+    let name = file.rsplit('/').next().unwrap();
+    let button = format!("title=\"{file}:{line}\">{name}:{line}</button>");
+    assert!(html.contains(&button), "{button}");
+    assert!(!html.contains("<th class=\"name\" title=\"Text of the line.\">"));
+    // Each instruction of the line has the line's number.
+    let (before, _) = html.split_once(&button).unwrap();
+    let (_, number) = before.rsplit_once("<tr data-line=\"").unwrap();
+    let number = number.split('"').next().unwrap();
+    let row = format!("<tr data-line=\"{number}\"><td class=\"name\">");
+    assert!(html.matches(&row).count() > 1);
+
+    let text = |number: u32| format!("text <&> of line {number}\n");
+    report.add_sources(|path| (path == file).then(|| (1..=line).map(text).collect()));
+    let html = report.html();
+    let shown = format!("<td class=\"name text\">text &lt;&amp;&gt; of line {line}</td>");
+    assert!(html.contains(&shown), "{shown}");
+    assert!(html.contains("title=\"Text of the line.\""));
+}
+
+#[test]
 fn without_a_profile_nothing_is_new() {
     let report = built(|input| input.profiles = None);
     assert!(!report.json().contains("\"code\""));

@@ -107,7 +107,11 @@ fn messages_go_from_their_send_to_the_call_that_completes_their_receive() {
     let mut calls = Calls::new(2);
     calls
         // The receive is posted first and completed by a later call, which is reported last.
-        .call(with(receive(1, Peer::Rank(0), Tag::Value(7)), Irecv, 1), 10, 20)
+        .call(
+            with(receive(1, Peer::Rank(0), Tag::Value(7)), Irecv, 1),
+            10,
+            20,
+        )
         .call(send(0, 1, 7, 8), 30, 40)
         .call(with(send(0, 1, 8, 8), Isend, 2), 50, 60)
         .call(completes(0, Waitall, &[(2, None)]), 70, 80)
@@ -118,7 +122,7 @@ fn messages_go_from_their_send_to_the_call_that_completes_their_receive() {
     let mut builder = WaitBuilder::with_messages();
     calls.0.sort_by_key(Event::key);
     calls.0.iter().for_each(|event| builder.add(event));
-    let message = |sent, completing| Message {
+    let message = |sent: u64, completing: u64| Message {
         program: 0,
         from: 0,
         to: 1,

@@ -15,7 +15,7 @@ mod roofline;
 mod side_by_side;
 mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_profile::{
     ContextLabel, CoreCycles, Costs, Detail, Labels, NominalCore, Scope, Stacks, WindowProfile,
@@ -89,6 +89,18 @@ pub struct CodeReport {
     pub notes: Vec<String>,
     #[serde(skip)]
     pub(crate) drawings: Drawings,
+    /// Texts of source files, by their path in the debugging information; may be empty.
+    #[serde(skip)]
+    pub(crate) sources: BTreeMap<String, String>,
+}
+
+impl CodeReport {
+    /// Returns the paths of the source files of the listed machine code.
+    pub(crate) fn source_files(&self) -> BTreeSet<&str> {
+        let instructions = self.blocks.iter().flat_map(|block| &block.instructions);
+        let sources = instructions.filter_map(|row| row.source.as_deref()?.rsplit_once(':'));
+        sources.map(|(file, _)| file).collect()
+    }
 }
 
 /// SVG drawings of a window's code.
@@ -222,6 +234,7 @@ impl CodeReport {
             roofline,
             notes,
             drawings,
+            sources: BTreeMap::new(),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodescope_page::{Entry, Page};
 
-use super::tables::{file_name, listing_lines, listing_title, shown_share, si_cycles};
+use super::tables::{cut, file_name, listing_lines, listing_title, shown_share, si_cycles};
 use super::{CodeCosts, CodeReport, Listing};
 use crate::charts::part_colour;
 use crate::explain::meaning;
@@ -12,6 +12,8 @@ use crate::timed;
 
 /// Maximum number of blocks of machine code in the page.
 const LISTINGS: usize = 20;
+/// Maximum number of lines between two lines of code that are shown, too, where their text is known.
+const FILLED: usize = 6;
 /// Number of functions, from the first on, that are open when the page is loaded.
 const OPEN: usize = 1;
 
@@ -20,6 +22,7 @@ pub(super) const STYLE: &str = "
 .twin { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 4px 32px; align-items: start; }
 @media (max-width: 1000px) { .twin { grid-template-columns: minmax(0, 1fr); } }
 .twin .line { all: unset; cursor: pointer; font-family: monospace; font-size: 12px; } .twin .line:hover { text-decoration: underline; } .twin .line:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+.code .twin td.text { max-width: 420px; font-family: monospace; font-size: 12px; overflow: hidden; text-overflow: ellipsis; white-space: pre; tab-size: 4; } .twin .between { font-family: monospace; font-size: 12px; color: var(--soft); }
 .twin .causes { width: 100%; min-width: 80px; } .parts { display: flex; height: 12px; } .parts i { flex: none; height: 100%; print-color-adjust: exact; }
 .asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 14px 1px 4px; border-bottom: 0; } .code .asm td.name, .code .asm td.name + td.name { max-width: 460px; }
 .twin tr.lit td { background: color-mix(in srgb, var(--accent) 18%, transparent); }
@@ -130,40 +133,98 @@ fn lines(page: &mut Page, code: &CodeReport, numbers: &BTreeMap<&str, usize>) {
         })
         .collect();
     rows.sort_unstable();
-    let cost = |(file, line, _): &(&str, u32, usize)| costs.get(&(*file, *line)).copied();
-    let most = rows.iter().filter_map(cost).map(sum).max();
+    let cost = |(file, line): (&str, u32)| costs.get(&(file, line)).copied();
+    let all = rows.iter().filter_map(|row| cost((row.0, row.1)));
+    let most = all.map(sum).max().unwrap_or(0);
+    let rows = with_text(code, &rows);
+    let has_text = rows.iter().any(|row| row.text.is_some());
     page.raw("<table><thead><tr>");
     for (head, class) in [
         ("line", "name"),
+        ("source", "name"),
         ("share", ""),
         ("cycles", ""),
         ("by cause", "name"),
     ] {
-        page.explained("th", class, head, meaning("side", head).unwrap_or_default());
+        if head != "source" || has_text {
+            page.explained("th", class, head, meaning("side", head).unwrap_or_default());
+        }
     }
     page.raw("</tr></thead><tbody>\n");
     for row in &rows {
-        let (file, line, number) = row;
-        page.raw(&format!(
-            "<tr data-line=\"{number}\"><td class=\"name\"><button type=\"button\" class=\"line\" title=\""
-        ));
-        page.text(&format!("{file}:{line}"));
-        page.raw("\">");
-        page.text(&format!("{}:{line}", file_name(file)));
-        page.raw("</button></td>");
-        match cost(row) {
+        let place = format!("{}:{}", file_name(row.file), row.line);
+        match row.number {
+            Some(number) => {
+                page.raw(&format!(
+                    "<tr data-line=\"{number}\"><td class=\"name\"><button type=\"button\" class=\"line\" title=\""
+                ));
+                page.text(&format!("{}:{}", row.file, row.line));
+                page.raw("\">");
+                page.text(&place);
+                page.raw("</button></td>");
+            }
+            None => {
+                page.raw("<tr>");
+                page.element("td", "name between", &place);
+            }
+        }
+        if has_text {
+            page.element("td", "name text", &cut(row.text.unwrap_or_default(), 200));
+        }
+        match cost((row.file, row.line)) {
             Some(costs) => {
                 page.element("td", "", &shown_share(costs));
                 page.element("td", "", &si_cycles(costs.cycles_65536));
                 page.raw("<td class=\"causes\">");
-                parts(page, costs, most.unwrap_or(0));
+                parts(page, costs, most);
                 page.raw("</td>");
             }
-            None => page.raw("<td>-</td><td>-</td><td class=\"causes\"></td>"),
+            None => page.raw("<td></td><td></td><td class=\"causes\"></td>"),
         }
         page.raw("</tr>\n");
     }
     page.raw("</tbody></table>");
+}
+
+/// Row of the source lines.
+struct SourceRow<'a> {
+    file: &'a str,
+    line: u32,
+    /// Number by which the line's instructions name it; `None` for a line without listed instructions.
+    number: Option<usize>,
+    /// Text of the line, if it is known.
+    text: Option<&'a str>,
+}
+
+/// Returns rows with their text. Where the text is known, short gaps between lines are filled.
+fn with_text<'a>(code: &'a CodeReport, rows: &[(&'a str, u32, usize)]) -> Vec<SourceRow<'a>> {
+    let texts: BTreeMap<&str, Vec<&str>> = (code.sources.iter())
+        .map(|(file, text)| (file.as_str(), text.lines().collect()))
+        .collect();
+    let mut shown: Vec<SourceRow<'a>> = Vec::new();
+    for &(file, line, number) in rows {
+        let text = |line: u32| {
+            let lines = texts.get(file)?;
+            lines.get((line as usize).checked_sub(1)?).copied()
+        };
+        let before = shown.last().filter(|row| row.file == file);
+        let gap = before.map_or(line..line, |row| row.line + 1..line);
+        if gap.len() <= FILLED && texts.contains_key(file) {
+            shown.extend(gap.map(|line| SourceRow {
+                file,
+                line,
+                number: None,
+                text: text(line),
+            }));
+        }
+        shown.push(SourceRow {
+            file,
+            line,
+            number: Some(number),
+            text: text(line),
+        });
+    }
+    shown
 }
 
 fn machine_code(page: &mut Page, block: &Listing, numbers: &BTreeMap<&str, usize>) {
