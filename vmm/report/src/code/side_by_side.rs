@@ -22,8 +22,10 @@ pub(super) const STYLE: &str = "
 .twin { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 4px 32px; align-items: start; }
 @media (max-width: 1000px) { .twin { grid-template-columns: minmax(0, 1fr); } }
 .twin .line { all: unset; cursor: pointer; font-family: monospace; font-size: 12px; } .twin .line:hover { text-decoration: underline; } .twin .line:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
-.code .twin td.text { max-width: 420px; font-family: monospace; font-size: 12px; overflow: hidden; text-overflow: ellipsis; white-space: pre; tab-size: 4; } .twin .between { font-family: monospace; font-size: 12px; color: var(--soft); }
-.twin .causes { width: 100%; min-width: 80px; } .parts { display: flex; height: 12px; } .parts i { flex: none; height: 100%; print-color-adjust: exact; }
+.twin.texts { grid-template-columns: minmax(0, 4fr) minmax(0, 3fr); }
+@media (max-width: 1000px) { .twin.texts { grid-template-columns: minmax(0, 1fr); } }
+.code .twin td.name.text { max-width: none; font-family: monospace; font-size: 12px; white-space: pre; tab-size: 4; } .twin .between { font-family: monospace; font-size: 12px; color: var(--soft); }
+.twin .causes { width: 100%; min-width: 90px; } .texts .causes { width: 90px; } .parts { display: flex; height: 12px; } .parts i { flex: none; height: 100%; print-color-adjust: exact; }
 .asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 14px 1px 4px; border-bottom: 0; } .code .asm td.name, .code .asm td.name + td.name { max-width: 460px; }
 .twin tr.lit td { background: color-mix(in srgb, var(--accent) 18%, transparent); }
 .parts ~ .legend i, .twins > .legend i { filter: none; }
@@ -104,7 +106,9 @@ fn write_function(page: &mut Page, code: &CodeReport, function: &Function<'_>, o
         page.element("p", "caption", why);
         page.raw("<div class=\"blocks\">");
     } else {
-        page.raw("<div class=\"twin\"><div class=\"wide\">");
+        let has_text = !code.sources.is_empty();
+        let class = if has_text { "twin texts" } else { "twin" };
+        page.raw(&format!("<div class=\"{class}\"><div class=\"wide\">"));
         lines(page, code, &numbers);
         page.raw("</div><div>\n");
     }
@@ -138,13 +142,19 @@ fn lines(page: &mut Page, code: &CodeReport, numbers: &BTreeMap<&str, usize>) {
     let most = all.map(sum).max().unwrap_or(0);
     let rows = with_text(code, &rows);
     let has_text = rows.iter().any(|row| row.text.is_some());
+    let texts = rows.iter().filter_map(|row| row.text);
+    let texts = texts.filter(|text| !text.trim().is_empty());
+    let indentation = texts
+        .map(|text| text.len() - text.trim_start().len())
+        .min()
+        .unwrap_or(0);
     page.raw("<table><thead><tr>");
     for (head, class) in [
         ("line", "name"),
-        ("source", "name"),
         ("share", ""),
         ("cycles", ""),
         ("by cause", "name"),
+        ("source", "name"),
     ] {
         if head != "source" || has_text {
             page.explained("th", class, head, meaning("side", head).unwrap_or_default());
@@ -168,9 +178,6 @@ fn lines(page: &mut Page, code: &CodeReport, numbers: &BTreeMap<&str, usize>) {
                 page.element("td", "name between", &place);
             }
         }
-        if has_text {
-            page.element("td", "name text", &cut(row.text.unwrap_or_default(), 200));
-        }
         match cost((row.file, row.line)) {
             Some(costs) => {
                 page.element("td", "", &shown_share(costs));
@@ -180,6 +187,11 @@ fn lines(page: &mut Page, code: &CodeReport, numbers: &BTreeMap<&str, usize>) {
                 page.raw("</td>");
             }
             None => page.raw("<td></td><td></td><td class=\"causes\"></td>"),
+        }
+        if has_text {
+            let text = row.text.unwrap_or_default();
+            let text = text.get(indentation..).unwrap_or_default();
+            page.element("td", "name text", &cut(text, 200));
         }
         page.raw("</tr>\n");
     }
