@@ -7,7 +7,7 @@
   // ---- sections open where a link leads, for print, and all together ----
 
   const open = () => {
-    const target = location.hash.length > 1 ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+    const target = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
     for (let at = target; at; at = at.parentElement) if (at.localName === "details") at.open = true;
     const inside = target ? target.querySelector(":scope > details") : null;
     if (inside) inside.open = true;

@@ -6,7 +6,7 @@ const WAITING = 5, OTHER = 6, CLASSES = 7;
 const AXIS = 42, NAMES = 78, GAP = 3;
 // Cells of the whole run, and the number of calls from which on views are made of cells.
 const CELLS = 8192, CELLS_FROM = 100000;
-const MOST_LABELS = 2000;
+const MOST_LABELS = 2000, MOST_TICKS = 100;
 
 // Returns zeros for the sums of so many pixels or cells.
 const sums = (count, Type) => ({ shares: new Type(count * CLASSES), longest: new Type(count), longestClass: new Uint8Array(count) });
@@ -214,7 +214,9 @@ const drawing = {
     const since = this.data.from_ps;
     pen.strokeStyle = this.ink.line;
     pen.fillStyle = this.ink.soft;
-    for (let at = Math.ceil((since + this.from) / step) * step; at <= since + this.to; at += step) {
+    const begin = Math.ceil((since + this.from) / step) * step;
+    // Numbers of a damaged trace may be so large that a step changes nothing.
+    for (let n = 0, at = begin; at <= since + this.to && n < MOST_TICKS; n++, at = begin + n * step) {
       const x = Math.round(this.x(at - since)) + 0.5;
       pen.beginPath();
       pen.moveTo(x, 18);

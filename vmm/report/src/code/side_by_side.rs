@@ -12,6 +12,8 @@ use crate::timed;
 
 /// Maximum number of blocks of machine code in the page.
 const LISTINGS: usize = 20;
+/// Length in characters beyond which the page may cut a cell of machine code.
+const LONG: usize = 20;
 /// Maximum number of lines between two lines of code that are shown, too, where their text is known.
 const FILLED: usize = 6;
 /// Number of functions, from the first on, that are open when the page is loaded.
@@ -26,7 +28,8 @@ pub(super) const STYLE: &str = "
 @media (max-width: 1000px) { .twin.texts { grid-template-columns: minmax(0, 1fr); } }
 .code .twin td.name.text { max-width: none; font-family: monospace; font-size: 12px; white-space: pre; tab-size: 4; } .twin .between { font-family: monospace; font-size: 12px; color: var(--soft); }
 .twin .causes { width: 100%; min-width: 90px; } .texts .causes { width: 90px; } .parts { display: flex; height: 12px; } .parts i { flex: none; height: 100%; print-color-adjust: exact; }
-.asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 14px 1px 4px; border-bottom: 0; } .code .asm td.name, .code .asm td.name + td.name { max-width: 460px; }
+.asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 14px 1px 4px; border-bottom: 0; } .code .asm td.name + td.name { max-width: 270px; } .code .asm td.name + td.name + td.name { max-width: 150px; }
+@media (min-width: 1700px) { .code .asm td.name + td.name, .code .asm td.name + td.name + td.name { max-width: 460px; } }
 .twin tr.lit td { background: color-mix(in srgb, var(--accent) 18%, transparent); }
 .parts ~ .legend i, .twins > .legend i { filter: none; }
 ";
@@ -258,7 +261,13 @@ fn machine_code(page: &mut Page, block: &Listing, numbers: &BTreeMap<&str, usize
             None => page.raw("<tr>"),
         }
         for cell in cells {
-            page.element("td", "name", &cell);
+            // The style sheet may cut a long cell, so a tooltip shows the whole.
+            let whole = if cell.chars().count() > LONG {
+                &cell
+            } else {
+                ""
+            };
+            page.explained("td", "name", &cell, whole);
         }
         page.raw("</tr>\n");
     }
