@@ -395,10 +395,7 @@ fn add_waits(
 /// Reads the trace for the timelines of the programs that a page shows.
 fn add_timelines(traced: &mut Traced, file: &Path) -> Result<(), TraceError> {
     let shown = traced.report.programs.iter().take(MOST_PROGRAMS);
-    let records = traced.summary.events;
-    let mut calls: Vec<CallTimeline> = (shown.clone())
-        .map(|program| CallTimeline::of(program, records))
-        .collect();
+    let mut calls: Vec<CallTimeline> = (shown.clone()).map(CallTimeline::of).collect();
     let mut timelines: Vec<Timeline> = shown.map(Timeline::of).collect();
     if timelines.iter().all(|timeline| timeline.lanes.is_empty()) {
         traced.timelines = timelines;

@@ -70,7 +70,7 @@ fn lines(timeline: &CallTimeline) -> Vec<String> {
     }
     if timeline.merged_below_ps > 0 {
         lines.push(format!(
-            "Calls shorter than {} that follow each other are merged; their sums are exact.",
+            "Calls shorter than {} that follow each other are merged; their sums are exact, and their messages are not drawn.",
             time(timeline.merged_below_ps as f64)
         ));
     }

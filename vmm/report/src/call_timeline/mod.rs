@@ -16,13 +16,14 @@ use crate::mpi::ProgramReport;
 
 pub(crate) use html::{STYLE, script, write};
 
-/// Number of calls and messages that a page shows, about: with more calls, short ones are merged.
-const MOST_CALLS: u64 = 2_000_000;
+/// Number of calls and messages that a page shows at most: of more calls, short ones are merged.
+const MOST_CALLS: usize = 2_000_000;
 /// Number of lanes that a timeline has at most. With more ranks, every k-th rank has a lane.
 const MOST_LANES: usize = 512;
 /// Number of functions with call sites that are told apart. A damaged trace may have any number.
-const MOST_KINDS: usize = 10_000;
-/// Number of parts of the run within which short calls are merged. Calls that are longer than a part are never merged.
+const MOST_KINDS: usize = 2_000;
+/// Number of parts of the run within which short calls are merged at first. Calls that are longer than a part are not merged. Where so
+/// many parts are too many, parts become longer.
 const PARTS: u64 = 20_000;
 
 /// The calls of an MPI program, by lane.
@@ -40,6 +41,10 @@ pub(crate) struct CallTimeline {
     undrawn: u64,
     /// Duration below which calls are merged, picoseconds; 0: no calls are merged.
     merged_below_ps: u64,
+    /// Number of calls in the lanes, at most.
+    count: usize,
+    /// Number of calls at which short ones are merged.
+    limit: usize,
     /// Functions with their call sites, in the order in which they appeared.
     kinds: Vec<(Function, Site)>,
     kind_index: HashMap<(Function, Site), u32>,
@@ -80,24 +85,18 @@ struct TimedCall {
 }
 
 impl CallTimeline {
-    /// Returns the timeline of a program with `records` records of calls, still without calls.
-    pub(crate) fn of(program: &ProgramReport, records: u64) -> CallTimeline {
-        let span = program.to_ps.saturating_sub(program.from_ps);
+    /// Returns the timeline of a program, still without calls.
+    pub(crate) fn of(program: &ProgramReport) -> CallTimeline {
         let rank_step = program.ranks.len().div_ceil(MOST_LANES).max(1);
         let ranks: BTreeSet<u32> = (program.ranks.iter().step_by(rank_step))
             .map(|row| row.rank)
             .collect();
-        // A part of a lane has a few kinds of calls, each of which is one entry.
-        let parts = (MOST_CALLS / 4 / (ranks.len() as u64).max(1)).min(PARTS);
         CallTimeline {
             from_ps: program.from_ps,
             to_ps: program.to_ps,
             rank_step,
             ranks,
-            merged_below_ps: match records > MOST_CALLS {
-                true => (span / parts).max(1),
-                false => 0,
-            },
+            limit: MOST_CALLS,
             ..CallTimeline::default()
         }
     }
@@ -145,8 +144,25 @@ impl CallTimeline {
             to: record.destination.rank().or(record.root.rank()),
             from: source.rank(),
         };
-        let merged_below = self.merged_below_ps;
-        self.lanes[lane].add(timed, merged_below, self.from_ps);
+        self.lanes[lane].add(timed, self.merged_below_ps, self.from_ps);
+        self.count += 1;
+        if self.count > self.limit {
+            self.merge_more();
+        }
+    }
+
+    /// Merges short calls until half of the room is free, or until no more can be merged.
+    fn merge_more(&mut self) {
+        let span = self.to_ps.saturating_sub(self.from_ps);
+        while self.count > self.limit / 2 && self.merged_below_ps <= span {
+            let longer = self.merged_below_ps.saturating_mul(2);
+            self.merged_below_ps = longer.max(span / PARTS).max(1);
+            for lane in &mut self.lanes {
+                lane.merge_below(self.merged_below_ps, self.from_ps);
+            }
+            self.count = self.lanes.iter().map(|lane| lane.calls.len()).sum();
+        }
+        self.limit = self.limit.max(2 * self.count);
     }
 
     /// Returns the index of a thread's lane; `None` if there are too many lanes for another one.
@@ -171,12 +187,11 @@ impl CallTimeline {
     /// Adds the time that a call waited. The call must have been added.
     pub(crate) fn add_wait(&mut self, wait: &Wait) {
         let kinds = &self.kinds;
-        let merges = self.merged_below_ps > 0;
         let is_of = |call: &TimedCall| {
             (kinds.get(call.kind as usize)).is_some_and(|(function, _)| *function == wait.function)
         };
         for lane in self.lanes.iter_mut().filter(|lane| lane.rank == wait.rank) {
-            if let Some(call) = lane.at(wait.from, merges, is_of) {
+            if let Some(call) = lane.at(wait.from, self.merged_below_ps, is_of) {
                 call.waited = call.waited.saturating_add(wait.time).min(call.inside);
                 return;
             }
@@ -188,7 +203,7 @@ impl CallTimeline {
         let has_lanes = [message.from, message.to]
             .iter()
             .all(|rank| self.ranks.contains(rank));
-        if has_lanes && (self.messages.len() as u64) < MOST_CALLS {
+        if has_lanes && self.messages.len() < MOST_CALLS {
             self.messages.push(message);
         }
     }
@@ -249,26 +264,35 @@ impl Lane {
         }
     }
 
-    /// Returns the wanted call that began at a time. Where calls are merged, the nearest wanted call is returned.
+    /// Merges calls that are shorter than `merged_below`, which were not merged before, or within shorter parts.
+    fn merge_below(&mut self, merged_below: u64, run_from: u64) {
+        self.flush();
+        for call in std::mem::take(&mut self.calls) {
+            self.add(call, merged_below, run_from);
+        }
+        self.flush();
+    }
+
+    /// Returns the wanted call that began at a time. Where calls shorter than `merged_below` are merged, the wanted call nearest to the
+    /// time is returned: merged calls are at most so far from the places of their parts.
     fn at(
         &mut self,
         time: u64,
-        merges: bool,
+        merged_below: u64,
         is_wanted: impl Fn(&TimedCall) -> bool,
     ) -> Option<&mut TimedCall> {
         if self.merging.values().any(|call| call.entry <= time) {
             return self.merging.values_mut().find(|call| is_wanted(call));
         }
-        let after = self.calls.partition_point(|call| call.entry <= time);
-        let near = &mut self.calls[after.saturating_sub(NEAR)..];
-        let near = near.iter_mut().take(2 * NEAR);
-        let wanted = near.filter(|call| is_wanted(call) && (call.entry == time || merges));
+        let earliest = time.saturating_sub(merged_below);
+        let latest = time.saturating_add(merged_below);
+        let begin = self.calls.partition_point(|call| call.entry < earliest);
+        let near = self.calls[begin..].iter_mut();
+        let near = near.take_while(|call| call.entry <= latest);
+        let wanted = near.filter(|call| is_wanted(call));
         wanted.min_by_key(|call| call.entry.abs_diff(time))
     }
 }
-
-/// Number of calls around a time among which a merged call is looked for.
-const NEAR: usize = 16;
 
 impl TimedCall {
     /// Adds a later call of the same kind.

@@ -1,6 +1,6 @@
 //! Tests of lanes: merging keeps sums, and calls never overlap.
 
-use super::{Lane, TimedCall};
+use super::{CallTimeline, Lane, TimedCall};
 
 fn call(kind: u32, entry: u64, exit: u64) -> TimedCall {
     TimedCall {
@@ -74,15 +74,15 @@ fn a_wait_finds_its_call() {
     ];
     let mut exact = lane(&calls, 0);
     let of_kind = |kind: u32| move |call: &TimedCall| call.kind == kind;
-    assert_eq!(exact.at(10, false, of_kind(0)), Some(&mut calls[2].clone()));
-    assert_eq!(exact.at(11, false, of_kind(0)), None);
-    assert_eq!(exact.at(10, false, of_kind(1)), None);
+    assert_eq!(exact.at(10, 0, of_kind(0)), Some(&mut calls[2].clone()));
+    assert_eq!(exact.at(11, 0, of_kind(0)), None);
+    assert_eq!(exact.at(10, 0, of_kind(1)), None);
     let mut merged = lane(&calls, 100);
-    let found = merged.at(10, true, of_kind(0)).map(|call| call.calls);
+    let found = merged.at(10, 100, of_kind(0)).map(|call| call.calls);
     assert_eq!(found, Some(2));
     let mut unmerged = Lane::default();
     unmerged.add(calls[0], 100, 0);
-    assert!(unmerged.at(0, true, of_kind(0)).is_some());
+    assert!(unmerged.at(0, 100, of_kind(0)).is_some());
 }
 
 #[test]
@@ -103,4 +103,31 @@ fn calls_of_a_damaged_trace_do_not_overlap() {
             end = call.exit;
         }
     }
+}
+
+#[test]
+fn as_many_calls_are_merged_as_there_must_be() {
+    let calls: Vec<TimedCall> = (0..1000)
+        .map(|number| call(number as u32 % 3, 100 * number, 100 * number + 40))
+        .collect();
+    let mut timeline = CallTimeline {
+        to_ps: 100_000,
+        lanes: vec![lane(&calls, 0)],
+        count: calls.len(),
+        limit: 200,
+        ..CallTimeline::default()
+    };
+    timeline.merge_more();
+    let merged = &timeline.lanes[0].calls;
+    assert!(merged.len() <= 100 && merged.len() > 40, "{}", merged.len());
+    assert_eq!((timeline.count, timeline.limit), (merged.len(), 200));
+    let sums = |calls: &[TimedCall]| {
+        let number: u64 = calls.iter().map(|call| call.calls).sum();
+        (number, calls.iter().map(|call| call.inside).sum::<u64>())
+    };
+    assert_eq!(sums(merged), sums(&calls));
+    // What cannot be merged further stays.
+    timeline.limit = 2;
+    timeline.merge_more();
+    assert_eq!((timeline.count, timeline.limit), (3, 6));
 }
