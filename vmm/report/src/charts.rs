@@ -171,7 +171,7 @@ fn stack(window: &WindowReport) -> Drawn {
                 scope.name,
                 100.0 * value / sum
             );
-            let (colour, width) = (colour, 100.0 * value / highest);
+            let width = 100.0 * value / highest;
             page.raw(&format!(
                 "<i style=\"background: {colour}; width: {width:.3}%\" title=\""
             ));

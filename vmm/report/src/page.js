@@ -73,13 +73,15 @@
   bar.hidden = true;
   document.querySelector("main").prepend(bar);
   const columns = [];
+  const value = (what, text) => (what === "rank" ? Number(text.replace("rank ", "")) : text.trim().replace(/^[0-9]+ /, ""));
   for (const table of all("table")) {
     const head = table.tHead ? Array.from(table.tHead.rows[0].cells, (cell) => cell.textContent.trim()) : [];
     const rows = all("tbody tr", table);
     const [rank, call] = ["rank", "function"].map((name) => head.indexOf(name));
     // Rows such as "rank 3" of a window's tables tell their rank in their name.
     const named = rank >= 0 || call >= 0 ? [] : rows.filter((row) => row.cells.length > 0 ? /^rank [0-9]+$/.test(row.cells[0].textContent) : false);
-    columns.push({ rows, rank, call, named });
+    const functions = new Set(call >= 0 ? rows.map((row) => value("call", row.cells[call].textContent)) : []);
+    columns.push({ rows, rank, call, named, functions });
     for (const [what, column] of [["rank", rank], ["call", call]]) {
       if (column >= 0) for (const row of rows) pick(row.cells[column], what);
     }
@@ -96,7 +98,6 @@
     made.append(...cell.childNodes);
     cell.append(made);
   }
-  const value = (what, text) => (what === "rank" ? Number(text.replace("rank ", "")) : text.trim().replace(/^[0-9]+ /, ""));
   document.addEventListener("click", (event) => {
     const made = event.target.closest(".pick[data-pick]");
     if (!made) return;
@@ -110,14 +111,16 @@
 
   function choose(what, to) {
     chosen[what] = to;
-    for (const { rows, rank, call, named } of columns) {
+    for (const { rows, rank, call, named, functions } of columns) {
+      // Tables of MPI functions do not follow a function of the program's code.
+      const follows = chosen.call === null ? false : functions.has(chosen.call);
       const isOther = (row, what, column) => column >= 0 ? chosen[what] !== null ? value(what, row.cells[column].textContent) !== chosen[what] : false : false;
       for (const row of rows) {
-        const [byRank, byCall] = [isOther(row, "rank", rank), isOther(row, "call", call)];
+        const [byRank, byCall] = [isOther(row, "rank", rank), follows ? isOther(row, "call", call) : false];
         // A list of all ranks or all functions stays whole, so that another one can be chosen.
         const both = rank >= 0 ? call >= 0 : false;
         row.classList.toggle("out", both ? byRank || byCall : false);
-        const [isRank, isCall] = [rank >= 0 ? chosen.rank !== null : false, call >= 0 ? chosen.call !== null : false];
+        const [isRank, isCall] = [rank >= 0 ? chosen.rank !== null : false, follows];
         row.classList.toggle("chosen", both ? false : (isRank ? !byRank : false) || (isCall ? !byCall : false));
       }
       for (const row of named) row.classList.toggle("chosen", value("rank", row.cells[0].textContent) === chosen.rank);
@@ -133,7 +136,10 @@
     if (what === "rank") {
       const begin = new RegExp(`^rank ${chosen.rank}( |\n|$)`);
       const frame = chosen.rank === null ? svg.querySelector("g.f") : all("g.f", svg).find((g) => begin.test(g.querySelector("title").textContent));
+      // A click gives the flame graph the focus, which the reader has elsewhere.
+      const focused = document.activeElement;
       if (frame) frame.querySelector("rect").dispatchEvent(new MouseEvent("click", { bubbles: true }));
+      if (focused) focused.focus({ preventScroll: true });
     } else {
       const search = svg.querySelector("input.search");
       search.value = chosen.call ?? "";

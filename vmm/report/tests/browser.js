@@ -143,6 +143,28 @@ window.addEventListener("load", function () {
     button.click();
   }
 
+  // The choice of a rank zooms the flame graph to the rank, and the choice of a function marks it there.
+  function choices() {
+    const svg = document.querySelector("svg.flame");
+    if (!svg) return;
+    const choose = (what, to) => document.dispatchEvent(new CustomEvent("nodescope-choose", { detail: { what, to } }));
+    const frame = Array.from(svg.querySelectorAll("g.f")).find((g) => g.querySelector("title").textContent.startsWith("rank 1\n"));
+    const width = () => +frame.querySelector("rect").getAttribute("width");
+    const before = width(), button = document.querySelector(".contents button");
+    button.focus();
+    choose("rank", 1);
+    tell(Math.abs(width() - +svg.dataset.wide) < 0.01, "the flame graph does not zoom to the rank");
+    tell(document.activeElement === button, "a choice moves the focus");
+    choose("rank", 1);
+    tell(Math.abs(width() - before) < 0.01, "the flame graph stays at the rank");
+    const name = document.querySelector(".code .pick[data-pick=call]").textContent;
+    choose("call", name);
+    tell(svg.querySelectorAll("g.found").length > 0, "the flame graph does not mark the function");
+    tell(document.querySelectorAll("tr.chosen").length > 0, "no row is marked");
+    choose("call", name);
+    tell(svg.querySelectorAll("g.found").length === 0, "the flame graph keeps the mark");
+  }
+
   // Everything that reacts to a click is reached by the keyboard and has a name.
   function controls() {
     for (const node of document.querySelectorAll("button, input, a[href], summary, canvas, svg[tabindex]")) {
@@ -192,6 +214,7 @@ window.addEventListener("load", function () {
       sections();
       controls();
       contrast();
+      choices();
     }
     page();
     texts("first");

@@ -108,6 +108,9 @@ window.addEventListener("load", async () => {
     for (const button of bar.querySelectorAll("button")) button.click();
     document.querySelector(".filters button")?.click();
     tell(bar.hidden && shown() === all, "the choice is not taken back");
+    document.dispatchEvent(new CustomEvent("nodescope-choose", { detail: { what: "call", to: "relax" } }));
+    tell(shown() === all && timeline.filter.call === null, "a function of the code hides MPI calls");
+    document.dispatchEvent(new CustomEvent("nodescope-choose", { detail: { what: "call", to: "relax" } }));
     timeline.goTo(timeline.lanes[1].start);
     press("r");
     tell(bar.textContent.includes("rank 1"), "R does not choose the rank");

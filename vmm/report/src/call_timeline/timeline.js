@@ -140,7 +140,9 @@ class Timeline {
     this.scroll.addEventListener("scroll", () => this.redraw());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle());
     document.addEventListener("nodescope-filter", (event) => {
-      this.filter = event.detail;
+      // A function of the program's code is no MPI function: it leaves the calls alone.
+      const { rank, call } = event.detail, isCall = this.data.kinds.some((kind) => kind.function === call);
+      this.filter = { rank, call: isCall ? call : null };
       this.restyle();
       this.tabulate();
     });

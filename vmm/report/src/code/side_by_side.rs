@@ -105,7 +105,7 @@ fn write_function(page: &mut Page, code: &CodeReport, function: &Function<'_>, o
         }
     }
     if numbers.is_empty() {
-        let why = "No source line is known: the program has no debugging information (-g).";
+        let why = "No source line is known: there is no debugging information (-g) of this code.";
         page.element("p", "caption", why);
         page.raw("<div class=\"blocks\">");
     } else {
@@ -193,7 +193,7 @@ fn lines(page: &mut Page, code: &CodeReport, numbers: &BTreeMap<&str, usize>) {
         }
         if has_text {
             let text = row.text.unwrap_or_default();
-            let text = text.get(indentation..).unwrap_or_default();
+            let text = text.get(indentation..).unwrap_or(text);
             page.element("td", "name text", &cut(text, 200));
         }
         page.raw("</tr>\n");
