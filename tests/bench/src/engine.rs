@@ -191,6 +191,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         disk_bandwidth: 2_000_000_000,
         file_limits: Default::default(),
         names_program: None,
+        code_costs: Default::default(),
         windows: Vec::new(),
         time_limit_ps: PATIENCE * 1_000_000_000_000,
         deadlock_ps: None,

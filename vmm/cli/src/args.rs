@@ -275,6 +275,9 @@ pub struct Report {
     /// Print the report as an HTML page in place of text.
     #[arg(long)]
     pub html: bool,
+    /// Folder with the program's source files: the page shows their lines beside the machine code.
+    #[arg(long, value_name = "FOLDER", requires = "html")]
+    pub source: Option<PathBuf>,
     /// A core to model, by a name that LLVM knows, in place of the study's; several are shown side by side.
     #[arg(long, value_name = "NAME", conflicts_with = "core_cpi")]
     pub core: Vec<String>,

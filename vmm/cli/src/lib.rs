@@ -37,6 +37,7 @@ mod sections;
 mod site_names;
 mod slurm;
 mod snapshot;
+mod source_files;
 mod terminal;
 mod trace;
 mod verdict;

@@ -7,6 +7,7 @@ use nodescope_report::{CoreCpi, Report};
 use crate::exit::{Exit, Failure};
 use crate::results::{REPORT_HTML, report as read};
 use crate::sections::sections;
+use crate::source_files;
 use crate::terminal::{argument, print, print_json};
 use crate::verdict::add_verdict;
 use crate::{args, openmp};
@@ -24,6 +25,9 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
     add_verdict(&mut report, &args.results);
     if args.html {
         report.sections.extend(sections(&args.results));
+        if let Some(folder) = &args.source {
+            source_files::add(&mut report, folder)?;
+        }
     }
     if args.json {
         print_json(&report.json())?;

@@ -168,6 +168,7 @@ pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<
     if let Some(mpi) = report.mpi.as_mut().filter(|mpi| !mpi.pending.is_empty()) {
         site_names::locate(folder, &mut mpi.pending);
     }
+    site_names::locate_calls(folder, &mut report);
     Ok(report)
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use nodescope_cluster::run::JOB_DISK;
 use nodescope_image::job_files;
+use nodescope_report::Report;
 use nodescope_symbols::{FileId, Files, HOST_FILE_LIMIT, ListedFiles, Names};
 use nodescope_trace::{PendingCalls, Place, Site, SiteNames};
 
@@ -32,6 +33,15 @@ pub fn read(results: &Path, names: &mut SiteNames, sites: impl IntoIterator<Item
 pub fn locate(results: &Path, pending: &mut PendingCalls) {
     let mut locator = Locator::new(results, Names::in_process(Path::new(THIS_PROGRAM)));
     pending.locate(|names, sites| locator.add(names, sites));
+}
+
+/// Gives the calls of a report's timelines the places of their call sites, as [`read`] does.
+pub fn locate_calls(results: &Path, report: &mut Report) {
+    let mut locator = None;
+    report.locate_calls(|names, sites| {
+        let new = || Locator::new(results, Names::in_process(Path::new(THIS_PROGRAM)));
+        locator.get_or_insert_with(new).add(names, sites);
+    });
 }
 
 /// Returns the programs and libraries of a run's job, with their paths in guests.

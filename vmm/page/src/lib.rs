@@ -108,12 +108,18 @@ impl Page {
         self.raw(&format!("</{tag}>"));
     }
 
+    /// Adds a script, which may contain any character. Every parser of the page reads the script alike: in XML, the script is in a CDATA
+    /// section, and in HTML, the section's marks are comments. The script must not contain `</script` or `]]>`.
+    pub fn script(&mut self, script: &str) {
+        self.raw("<script>//<![CDATA[\n");
+        self.raw(script);
+        self.raw("//]]></script>\n");
+    }
+
     /// Adds the script that sorts tables of the class `sortable` when their head is clicked. The tables must precede the script. Rows are
     /// sorted within their `tbody`; rows of a `tfoot` are not moved.
     pub fn sort_script(&mut self) {
-        self.raw("<script>\n");
-        self.raw(SORT);
-        self.raw("</script>\n");
+        self.script(SORT);
     }
 
     /// Adds a legend: names with their colours in a chart, without explanations.
@@ -218,6 +224,9 @@ mod tests {
         let document = roxmltree::Document::parse_with_options(&page, options).unwrap();
         let mut nodes = document.descendants();
         let script = nodes.find(|node| node.tag_name().name() == "script");
-        assert_eq!(script.unwrap().text(), Some(format!("\n{SORT}").as_str()));
+        assert_eq!(
+            script.unwrap().text(),
+            Some(format!("//\n{SORT}//").as_str())
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Charts of a report as SVG text.
 
+use nodescope_page::Page;
 use nodescope_page::chart::{FAINT, INK, css, font};
 use plotters::prelude::*;
 
@@ -21,7 +22,7 @@ const LABELLED: u32 = 10;
 
 const WIDTH: u32 = 1080;
 
-/// SVG text of a chart (empty if there is nothing to draw) and its legend: name, colour and meaning of each entry.
+/// Markup of a chart (empty if there is nothing to draw) and its legend: name, colour and meaning of each entry.
 pub(crate) type Drawn = (String, Vec<(String, String, &'static str)>);
 
 /// The charts of a report.
@@ -38,6 +39,8 @@ pub(crate) struct Charts {
 pub(crate) struct ProgramCharts {
     pub(crate) matrix: Option<String>,
     pub(crate) timeline: Option<Drawn>,
+    /// Number of ranks of the program.
+    pub(crate) ranks: usize,
 }
 
 const PALETTE: [RGBColor; 9] = [
@@ -51,12 +54,13 @@ const PALETTE: [RGBColor; 9] = [
     RGBColor(0xb0, 0x3a, 0x5b),
     RGBColor(0x8a, 0x8a, 0x8a),
 ];
+/// Colours of the groups, as the style sheet `page.css` names them for a light page.
 const GROUP_COLOURS: [RGBColor; GROUPS.len()] = [
     RGBColor(0x3b, 0x6f, 0xb6),
-    RGBColor(0xf2, 0xb1, 0x34),
-    RGBColor(0xb0, 0x3a, 0x5b),
-    RGBColor(0x9a, 0xa5, 0xb1),
-    RGBColor(0x4f, 0x9d, 0x69),
+    RGBColor(0xe0, 0xa0, 0x20),
+    RGBColor(0x7d, 0x55, 0xb0),
+    RGBColor(0x93, 0xa0, 0xae),
+    RGBColor(0x3f, 0x94, 0x69),
 ];
 
 fn colour(name: &str, index: usize) -> RGBColor {
@@ -68,6 +72,11 @@ fn colour(name: &str, index: usize) -> RGBColor {
         "mem other" | "unattrib." => PALETTE[8],
         _ => PALETTE[1 + (index + 3) % 4],
     }
+}
+
+/// Returns the colour of a part of the cycles of code, by the part's place among the others.
+pub(crate) fn part_colour(index: usize) -> String {
+    css(PALETTE[index % PALETTE.len()])
 }
 
 fn long_name(column: &str) -> String {
@@ -94,20 +103,22 @@ pub(crate) fn draw(
 ) -> Result<Charts, ReportError> {
     let mut charts = Charts::default();
     for window in windows {
-        charts.stacks.push(stack(window)?);
+        charts.stacks.push(stack(window));
     }
     if let Some((mpi, timelines)) = mpi {
         for (program, timeline) in mpi.programs.iter().zip(timelines) {
             charts.programs.push(ProgramCharts {
                 matrix: matrix(program)?,
                 timeline: draw_timeline(timeline, windows)?,
+                ranks: program.ranks.len(),
             });
         }
     }
     Ok(charts)
 }
 
-fn stack(window: &WindowReport) -> Result<Drawn, ReportError> {
+/// Draws the CPI stack of a window: a bar for each rank, node and sum.
+fn stack(window: &WindowReport) -> Drawn {
     let columns = columns(window);
     let ranks = window
         .scopes
@@ -143,60 +154,34 @@ fn stack(window: &WindowReport) -> Result<Drawn, ReportError> {
         })
         .collect();
     if scopes.is_empty() || highest <= 0.0 {
-        return Ok((String::new(), legend));
+        return (String::new(), legend);
     }
-    let mut svg = String::new();
-    {
-        let height = 60 + 34 * scopes.len() as u32;
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        let failed = failed("CPI stack");
-        let count = scopes.len() as f64;
-        let mut chart = ChartBuilder::on(&area)
-            .margin(8)
-            .margin_right(70)
-            .x_label_area_size(38)
-            .y_label_area_size(110)
-            .build_cartesian_2d(0.0..highest, 0.0..count)
-            .map_err(&failed)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .disable_y_axis()
-            .x_desc("cycles per instruction outside MPI")
-            .x_label_style(font(13))
-            .axis_desc_style(font(13))
-            .axis_style(FAINT)
-            .bold_line_style(FAINT)
-            .light_line_style(TRANSPARENT)
-            .draw()
-            .map_err(&failed)?;
-        let plane = chart.plotting_area().clone();
-        for (row, scope) in scopes.iter().enumerate() {
-            let bottom = count - 1.0 - row as f64;
-            let mut left = 0.0;
-            for (index, (name, terms)) in columns.iter().enumerate() {
-                let value = of(column_cycles(scope, terms), scope.instructions);
-                if value > 0.0 {
-                    plane
-                        .draw(&Rectangle::new(
-                            [(left, bottom + 0.16), (left + value, bottom + 0.84)],
-                            colour(name, index).filled(),
-                        ))
-                        .map_err(&failed)?;
-                }
-                left += value;
-            }
-            let (x, y) = plane.map_coordinate(&(left, bottom + 0.5));
-            area.draw(&Text::new(format!("{left:.3}"), (x + 6, y - 6), font(13)))
-                .map_err(&failed)?;
-            let (_, y) = plane.map_coordinate(&(0.0, bottom + 0.5));
-            let name: String = scope.name.chars().take(16).collect();
-            area.draw(&Text::new(name, (8, y - 6), font(14)))
-                .map_err(&failed)?;
+    let mut page = Page::default();
+    page.raw("<div class=\"stack\">\n");
+    for scope in scopes {
+        let values: Vec<f64> = (columns.iter())
+            .map(|(_, terms)| of(column_cycles(scope, terms), scope.instructions))
+            .collect();
+        let sum: f64 = values.iter().sum();
+        page.element("span", "", &scope.name);
+        page.raw("<div>");
+        for (value, (name, colour, _)) in values.into_iter().zip(&legend) {
+            let meaning = format!(
+                "{}, {name}: {value:.3} cycles per instruction, {:.1} %",
+                scope.name,
+                100.0 * value / sum
+            );
+            let width = 100.0 * value / highest;
+            page.raw(&format!(
+                "<i style=\"background: {colour}; width: {width:.3}%\" title=\""
+            ));
+            page.text(&meaning);
+            page.raw("\"></i>");
         }
-        area.present().map_err(&failed)?;
+        page.raw(&format!("<em>{sum:.3}</em></div>\n"));
     }
-    Ok((svg, legend))
+    page.raw("</div>");
+    (page.markup(), legend)
 }
 
 /// Returns a colour between nearly white (share 0) and dark blue (share 1).
@@ -317,15 +302,18 @@ fn draw_timeline(
     if timeline.lanes.is_empty() {
         return Ok(None);
     }
-    let mut names: Vec<(&str, RGBColor)> = GROUPS.into_iter().zip(GROUP_COLOURS).collect();
+    // The page's style sheet has colours for light and for dark pages.
+    let mut names: Vec<(&str, String)> = (GROUPS.into_iter().enumerate())
+        .map(|(group, name)| (name, format!("var(--g{group})")))
+        .collect();
     if !windows.is_empty() {
-        names.push(("measured by a window", INK));
+        names.push(("measured by a window", "var(--ink)".into()));
     }
     let legend = names
         .into_iter()
         .map(|(name, colour)| {
             let meaning = meaning("timeline", name).unwrap_or_default();
-            (name.to_owned(), css(colour), meaning)
+            (name.to_owned(), colour, meaning)
         })
         .collect();
     let lanes = timeline.lanes.len();

@@ -511,6 +511,19 @@ const MEANINGS: &[(&str, &str, &str)] = &[
         "Frames that had no destination, or did not fit into the switch's buffer.",
     ),
     (
+        "side",
+        "line",
+        "Line of the source, as the debugging information has it.",
+    ),
+    ("side", "source", "Text of the line."),
+    ("side", "share", "Share of the window's cycles."),
+    ("side", "cycles", "Modelled cycles of the line."),
+    (
+        "side",
+        "by cause",
+        "The line's cycles by term of the CPI, or by cause where the pipeline model ran. The longest bar is the most expensive line.",
+    ),
+    (
         "timeline",
         "point to point, one-sided",
         "Calls that send, receive, put or get.",

@@ -1,9 +1,9 @@
 //! The report as one HTML page, written so that it is well-formed XML, too.
 
 use nodescope_page::{Entry, Page};
-use nodescope_verdict::{NO_CAUSE, Verdict};
+use nodescope_verdict::{NO_CAUSE, Place, Verdict};
 
-use crate::Report;
+use crate::charts::{Drawn, MOST_LANES};
 use crate::code;
 use crate::explain::meaning;
 use crate::mpi::MpiReport;
@@ -13,123 +13,250 @@ use crate::text::{
     program_title, sizes_table, title, window_check, window_lines, window_title,
 };
 use crate::window_tables::window_tables;
+use crate::{Report, WindowReport, call_timeline};
 
 /// Length in characters beyond which the page may cut a name.
 const LONG: usize = 16;
 /// Maximum number of rows of a table, sums not counted.
 const ROWS: usize = 1000;
 
-const STYLE: &str = "
-:root { --ink: #1f2733; --soft: #5b6675; --line: #e3e7ed; --ground: #f6f7f9; --accent: #3b6fb6; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-header { background: #16263d; color: #fff; padding: 28px 0 24px; }
-header h1 { margin: 0 0 6px; font-size: 26px; font-weight: 600; }
-header dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; margin: 12px 0 0; font-size: 14px; }
-header dt { color: #a9bbd3; } header dd { margin: 0; }
-main, header > div { max-width: 1860px; margin: 0 auto; padding: 0 24px; }
-section { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 20px 24px; margin: 22px 0; }
-h2 { margin: 0 0 8px; font-size: 20px; } h3 { margin: 22px 0 6px; font-size: 15px; font-weight: 600; }
-p { margin: 4px 0; color: var(--soft); } .caption { font-size: 13px; margin: 0 0 4px; }
-.findings { border-left: 4px solid var(--accent); } .findings li { margin: 5px 0; font-size: 16px; } .findings ol { margin: 0; padding-left: 22px; }
-/* Charts and tables stand beside each other where there is room. Their titles are no wider than they are. */
-.blocks { display: flex; flex-wrap: wrap; gap: 4px 48px; align-items: flex-start; }
-.block { margin: 0; max-width: 100%; min-width: min(100%, 360px); } .block > h3, .block > p { width: 0; min-width: 100%; } .block > p { font-size: 13px; }
-.notes { border-left: 4px solid #e07b39; } .notes li { margin: 3px 0; } .notes ul { margin: 0; padding-left: 18px; }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft); margin: 8px 0 0; }
-.legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; vertical-align: -1px; }
-.wide { overflow-x: auto; } svg { max-width: 100%; height: auto; display: block; }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 12px 4px 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; vertical-align: bottom; } [title] { cursor: help; } th[title] { text-decoration: underline dotted 1px; text-underline-offset: 3px; }
-th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
-th[aria-sort=ascending] button::after { content: \" \\2191\"; } th[aria-sort=descending] button::after { content: \" \\2193\"; }
-tfoot td { font-weight: 600; } tbody + tbody tr:first-child td, tfoot tr:first-child td { border-top: 2px solid var(--line); } .name { text-align: left; }
-tr:hover td { background: #f3f6fa; }
-footer { max-width: 1860px; margin: 0 auto 40px; padding: 0 24px; color: var(--soft); font-size: 13px; }
-@media print { body { background: #fff; } section { break-inside: avoid; } }
-";
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// A section of the page below the overview.
+struct Section {
+    /// Anchor of the section, which links lead to.
+    id: String,
+    title: String,
+    markup: String,
+    /// True if the section is open when the page is loaded.
+    open: bool,
+}
+
+impl Section {
+    fn new(id: impl Into<String>, title: impl Into<String>, markup: Page) -> Section {
+        Section {
+            id: id.into(),
+            title: title.into(),
+            markup: markup.markup(),
+            open: false,
+        }
+    }
+}
 
 pub(crate) fn write(report: &Report) -> String {
     let has_code = report.windows.iter().any(|window| window.code.is_some());
-    let style = format!("{STYLE}{}", if has_code { code::STYLE } else { "" });
+    let code_style = if has_code {
+        code::style()
+    } else {
+        String::new()
+    };
+    let style = format!("{STYLE}{}{code_style}", call_timeline::STYLE);
     let mut page = Page::begin(&title(report), &style);
-    page.raw("<header><div>\n");
+    header(&mut page, report);
+    let sections = sections(report);
+    page.raw("<div class=\"frame\">\n");
+    contents(&mut page, &sections);
+    page.raw("<main>\n");
+    overview(&mut page, report);
+    for section in &sections {
+        let class = if section.id == "notes" { "notes" } else { "" };
+        page.raw(&format!(
+            "<section id=\"{}\" class=\"{class}\"><details",
+            section.id
+        ));
+        page.raw(if section.open { " open=\"open\">" } else { ">" });
+        page.raw("<summary>");
+        page.element("h2", "", &section.title);
+        page.raw("</summary>");
+        page.raw(&section.markup);
+        page.raw("</details></section>\n");
+    }
+    page.raw("</main></div>\n<footer>The exact figures are in report.json.</footer>\n");
+    page.sort_script();
+    page.script(SCRIPT);
+    if !report.call_timelines.is_empty() {
+        call_timeline::script(&mut page);
+    }
+    page.finish()
+}
+
+fn header(page: &mut Page, report: &Report) {
+    page.raw("<header>\n");
     page.element("h1", "", &report.study.name);
     page.raw("<dl>");
-    for (label, value) in &report.study.description {
-        page.element("dt", "", label);
+    let mut line = |label: &str, meaning: &str, value: &str| {
+        page.raw("<div>");
+        page.explained("dt", "", label, meaning);
         page.element("dd", "", value);
+        page.raw("</div>");
+    };
+    for (label, value) in &report.study.description {
+        line(label, "", value);
     }
-    page.explained("dt", "", CORE, meaning("", "core").unwrap_or_default());
-    page.element("dd", "", &core(&report.core));
-    page.element("dt", "", "study");
-    page.element("dd", "", &report.study.id);
-    page.raw("</dl>\n</div></header>\n<main>\n");
+    let of_core = meaning("", "core").unwrap_or_default();
+    line(CORE, of_core, &core(&report.core));
+    line("study", "", &report.study.id);
+    page.raw("</dl></header>\n");
+}
 
-    if let Some(of_run) = &report.verdict {
-        verdict(&mut page, of_run);
+/// Writes the list of sections.
+fn contents(page: &mut Page, sections: &[Section]) {
+    page.raw("<nav class=\"contents\" aria-label=\"Contents\"><ul>");
+    let overview = [("overview", "Overview")].into_iter();
+    let others = sections
+        .iter()
+        .map(|section| (section.id.as_str(), section.title.as_str()));
+    for (id, title) in overview.chain(others) {
+        page.raw(&format!("<li><a href=\"#{id}\">"));
+        page.text(title);
+        page.raw("</a></li>");
     }
-    if !report.findings.is_empty() {
-        page.raw("<section class=\"findings\">");
-        page.element("h2", "", "Findings");
-        page.raw("<ol>");
-        for finding in &report.findings {
-            page.element("li", "", &finding.text);
+    page.raw("</ul></nav>\n");
+}
+
+/// Number of windows whose CPI stacks the overview shows. Further stacks are in the windows' sections.
+const MOST_STACKS: usize = 2;
+
+/// Writes what a reader sees first: the verdict or the findings, the CPI stack, and the timeline.
+fn overview(page: &mut Page, report: &Report) {
+    page.raw("<section id=\"overview\" class=\"overview\"><div class=\"sides\"><div>");
+    match &report.verdict {
+        Some(of_run) => verdict(page, of_run),
+        None if report.findings.is_empty() => {
+            page.element("h2", "", "Findings");
+            page.element("p", "", "No finding is above its threshold.");
         }
-        page.raw("</ol></section>\n");
+        None => findings(page, report),
+    }
+    page.raw("</div>\n");
+    let stacks = report.windows.iter().zip(&report.charts.stacks);
+    let stacks: Vec<_> = stacks
+        .take(MOST_STACKS)
+        .filter(|(_, (svg, _))| !svg.is_empty())
+        .collect();
+    if !stacks.is_empty() {
+        page.raw("<div>");
+        for (window, (svg, legend)) in stacks {
+            let title = format!("CPI stack of window \"{}\"", window.name);
+            chart(page, &title, svg, legend, None);
+        }
+        page.raw("</div>\n");
+    }
+    page.raw("</div>\n");
+    timeline(page, report, 0);
+    page.raw("</section>\n");
+}
+
+/// Writes the timeline of a program; nothing if the program has no calls.
+fn timeline(page: &mut Page, report: &Report, number: usize) {
+    let (Some(calls), Some(drawn)) = (
+        report.call_timelines.get(number),
+        report.charts.programs.get(number),
+    ) else {
+        return;
+    };
+    let Some((svg, legend)) = &drawn.timeline else {
+        return;
+    };
+    let label = report.mpi.as_ref().and_then(|mpi| mpi.label(number));
+    let title = match label {
+        Some(label) => format!("Timeline of MPI calls of {label}"),
+        None => "Timeline of MPI calls".to_owned(),
+    };
+    let ranks = drawn.ranks;
+    call_timeline::write(page, &title, calls, &report.windows, number, |page| {
+        page.raw("<div class=\"wide\">");
+        page.raw(svg);
+        if ranks > MOST_LANES {
+            let what = format!("Not all of the {ranks} ranks are drawn: evenly spaced ones are.");
+            page.element("p", "", &what);
+        }
+        page.raw("</div>");
+        self::legend(page, legend);
+    });
+}
+
+/// Returns the sections below the overview.
+fn sections(report: &Report) -> Vec<Section> {
+    let mut sections = Vec::new();
+    if report.verdict.is_some() && !report.findings.is_empty() {
+        let mut page = Page::default();
+        finding_list(&mut page, report);
+        sections.push(Section::new("findings", "Findings", page));
     }
     if !report.notes.is_empty() {
-        page.raw("<section class=\"notes\">");
-        page.element("h2", "", "Notes");
+        let mut page = Page::default();
         page.raw("<ul>");
         for note in &report.notes {
             page.element("li", "", note);
         }
-        page.raw("</ul></section>\n");
+        page.raw("</ul>");
+        let notes = Section::new("notes", "Notes", page);
+        sections.push(Section {
+            open: true,
+            ..notes
+        });
     }
-    for (window, (svg, legend)) in report.windows.iter().zip(&report.charts.stacks) {
-        page.raw("<section>");
-        page.element("h2", "", &window_title(window));
-        for line in window_lines(window) {
-            page.element("p", "", &line);
-        }
-        page.raw("<div class=\"blocks\">\n");
-        if !svg.is_empty() {
-            chart(&mut page, "CPI stack", svg, legend, None);
-        }
-        for shown in window_tables(window) {
-            table(&mut page, shown);
-        }
-        page.raw("</div>\n");
-        if let Some(check) = window_check(window) {
-            page.element("p", "", &check);
-        }
-        page.raw("</section>\n");
+    for (number, (window, stack)) in report.windows.iter().zip(&report.charts.stacks).enumerate() {
+        let mut page = Page::default();
+        window_section(&mut page, window, (number >= MOST_STACKS).then_some(stack));
+        let title = window_title(window);
+        sections.push(Section::new(format!("window-{number}"), title, page));
         if let Some(code) = &window.code {
-            page.raw("<section>");
-            page.element("h2", "", &format!("Code of window \"{}\"", window.name));
+            let mut page = Page::default();
             code::html(&mut page, code, &mut table);
-            page.raw("</section>\n");
+            let title = format!("Code of window \"{}\"", window.name);
+            sections.push(Section::new(format!("code-{number}"), title, page));
         }
     }
     if let Some(mpi) = &report.mpi {
-        mpi_sections(&mut page, report, mpi);
+        sections.extend(mpi_sections(report, mpi));
     }
-    for section in &report.sections {
-        page.raw("<section>");
-        page.element("h2", "", &section.title);
-        page.raw(&section.markup);
-        page.raw("</section>\n");
+    for (number, section) in report.sections.iter().enumerate() {
+        sections.push(Section {
+            id: format!("part-{number}"),
+            title: section.title.clone(),
+            markup: section.markup.clone(),
+            open: false,
+        });
     }
     if !report.network.is_empty() {
-        page.raw("<section>");
-        page.element("h2", "", "Network");
+        let mut page = Page::default();
         table(&mut page, network_table(&report.network));
-        page.raw("</section>\n");
+        sections.push(Section::new("network", "Network", page));
     }
-    page.raw("<section>");
-    page.element("h2", "", "Units and sources");
+    sections.push(Section::new(
+        "sources",
+        "Units and sources",
+        sources(report),
+    ));
+    sections
+}
+
+fn window_section(page: &mut Page, window: &WindowReport, stack: Option<&Drawn>) {
+    for line in window_lines(window) {
+        page.element("p", "", &line);
+    }
+    page.raw(&format!(
+        "<p><a href=\"#overview\" data-from=\"{}\" data-to=\"{}\">Show the window in the timeline</a></p>",
+        window.measured_from_ps, window.closed_ps
+    ));
+    page.raw("<div class=\"blocks\">\n");
+    if let Some((svg, legend)) = stack.filter(|(svg, _)| !svg.is_empty()) {
+        chart(page, "CPI stack", svg, legend, None);
+    }
+    for shown in window_tables(window) {
+        table(page, shown);
+    }
+    page.raw("</div>\n");
+    if let Some(check) = window_check(window) {
+        page.element("p", "", &check);
+    }
+}
+
+fn sources(report: &Report) -> Page {
+    let mut page = Page::default();
     page.raw("<div class=\"blocks\">\n");
     let mut sources = Table::new("", 3, &["figures", "unit", "source"]).about("sources");
     for source in &report.sources {
@@ -143,9 +270,21 @@ pub(crate) fn write(report: &Report) -> String {
     if !report.windows.is_empty() {
         table(&mut page, equations_table());
     }
-    page.raw("</div></section>\n</main>\n<footer>The exact figures are in report.json.</footer>\n");
-    page.sort_script();
-    page.finish()
+    page.raw("</div>");
+    page
+}
+
+fn findings(page: &mut Page, report: &Report) {
+    page.element("h2", "", "Findings");
+    finding_list(page, report);
+}
+
+fn finding_list(page: &mut Page, report: &Report) {
+    page.raw("<ol>");
+    for finding in &report.findings {
+        page.element("li", "", &finding.text);
+    }
+    page.raw("</ol>");
 }
 
 fn chart(
@@ -157,18 +296,28 @@ fn chart(
 ) {
     page.raw("<figure class=\"block\">");
     page.element("h3", "", title);
-    page.raw("<div class=\"wide\">");
+    // Drawings of a fixed width scroll where the page is narrower.
+    let is_drawing = svg.starts_with("<svg");
+    page.raw(if is_drawing {
+        "<div class=\"wide\">"
+    } else {
+        ""
+    });
     page.raw(svg);
-    page.raw("</div>");
+    page.raw(if is_drawing { "</div>" } else { "" });
+    self::legend(page, legend);
+    if let Some(below) = below {
+        page.element("p", "", below);
+    }
+    page.raw("</figure>\n");
+}
+
+fn legend(page: &mut Page, legend: &[(String, String, &str)]) {
     page.explained_legend(legend.iter().map(|(name, colour, meaning)| Entry {
         name,
         colour,
         meaning,
     }));
-    if let Some(below) = below {
-        page.element("p", "", below);
-    }
-    page.raw("</figure>\n");
 }
 
 fn table(page: &mut Page, table: Table) {
@@ -190,47 +339,46 @@ fn table(page: &mut Page, table: Table) {
     page.raw("</figure>\n");
 }
 
-/// Writes the MPI profile: a section for each program, after one of the whole run where the run has several programs.
-fn mpi_sections(page: &mut Page, report: &Report, mpi: &MpiReport) {
+/// Returns the MPI profile: a section for each program, after one of the whole run where the run has several programs.
+fn mpi_sections(report: &Report, mpi: &MpiReport) -> Vec<Section> {
+    let mut sections = Vec::new();
     let mut general = general_tables(mpi);
     if mpi.programs.len() != 1 && !general.is_empty() {
-        page.raw("<section>");
-        page.element("h2", "", "MPI programs of the run");
+        let mut page = Page::default();
         page.raw("<div class=\"blocks\">\n");
         for shown in std::mem::take(&mut general) {
-            table(page, shown);
+            table(&mut page, shown);
         }
-        page.raw("</div></section>\n");
+        page.raw("</div>");
+        sections.push(Section::new("programs", "MPI programs of the run", page));
     }
-    for (program, drawn) in mpi.programs.iter().zip(&report.charts.programs) {
-        page.raw("<section>");
-        page.element("h2", "", &program_title(mpi, program));
-        page.raw("<div class=\"blocks\">\n");
-        if let Some((svg, legend)) = &drawn.timeline {
-            let shown = program.ranks.len();
-            let below = (shown > crate::charts::MOST_LANES).then(|| {
-                format!("Not all of the {shown} ranks are drawn: evenly spaced ones are.")
-            });
-            let title = "Timeline: how much of each interval the ranks spent inside MPI, from the first entry to the last exit";
-            chart(page, title, svg, legend, below.as_deref());
+    let drawn = report.charts.programs.iter();
+    for (number, (program, drawn)) in mpi.programs.iter().zip(drawn).enumerate() {
+        let mut page = Page::default();
+        if number > 0 {
+            timeline(&mut page, report, number);
         }
+        page.raw("<div class=\"blocks\">\n");
         if let Some(svg) = &drawn.matrix {
-            let below = "The darker a cell, the more bytes: half as many bytes are half as dark.";
+            let below = "The stronger a cell's colour, the more bytes: half as many bytes are half as strong.";
             let title = "Bytes sent, point to point, counted";
-            chart(page, title, svg, &[], Some(below));
+            chart(&mut page, title, svg, &[], Some(below));
         }
         for shown in std::mem::take(&mut general) {
-            table(page, shown);
+            table(&mut page, shown);
         }
         for shown in mpi_tables(program) {
-            table(page, shown);
+            table(&mut page, shown);
         }
         let last = [Some(matrix_table(program)), sizes_table(program)];
         for shown in last.into_iter().flatten() {
-            table(page, shown);
+            table(&mut page, shown);
         }
-        page.raw("</div></section>\n");
+        page.raw("</div>");
+        let title = program_title(mpi, program);
+        sections.push(Section::new(format!("mpi-{number}"), title, page));
     }
+    sections
 }
 
 /// Writes the rows of a table in groups, and the sums as the footer. Unless the table is ordered, the page's script can sort the rows
@@ -274,14 +422,16 @@ fn rows(page: &mut Page, table: &Table) {
 }
 
 fn verdict(page: &mut Page, verdict: &Verdict) {
-    page.raw("<section class=\"findings\">");
     page.element("h2", "", "Verdict");
     match verdict.causes.as_slice() {
         [] => page.element("p", "", NO_CAUSE),
         causes => {
             page.raw("<ol>");
             for cause in causes {
-                page.element("li", "", &cause.text(verdict));
+                page.raw("<li>");
+                page.text(&cause.text(verdict));
+                places(page, &cause.place);
+                page.raw("</li>");
             }
             page.raw("</ol>");
         }
@@ -296,5 +446,21 @@ fn verdict(page: &mut Page, verdict: &Verdict) {
     for said in &verdict.quality {
         page.element("p", "", &format!("Data: {said}."));
     }
-    page.raw("</section>\n");
+}
+
+/// Writes buttons that show only the rank and the MPI function of a place, in tables and timeline.
+fn places(page: &mut Page, place: &Place) {
+    let rank = place.rank.map(|rank| ("rank", format!("rank {rank}")));
+    let mut words = place
+        .text
+        .split(|character: char| !character.is_alphanumeric() && character != '_');
+    let call = words.find(|word| word.starts_with("MPI_"));
+    let call = call.map(|call| ("call", call.to_owned()));
+    for (what, name) in rank.into_iter().chain(call) {
+        page.raw(&format!(
+            " <button type=\"button\" class=\"pick place\" data-pick=\"{what}\" title=\"Show only this in tables and timeline\">"
+        ));
+        page.text(&name);
+        page.raw("</button>");
+    }
 }

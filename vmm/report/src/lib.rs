@@ -5,6 +5,7 @@
 //! depends only on its input: the same input gives the same bytes.
 
 mod breakdown;
+mod call_timeline;
 mod calls;
 mod charts;
 pub mod code;
@@ -44,10 +45,14 @@ pub use section::Section;
 pub use text::{verdict_text, wrapped};
 pub use timed::{TimedReport, TimedScope};
 
+use std::collections::BTreeSet;
+
+use nodescope_trace::{Site, SiteNames};
 use nodescope_verdict::Verdict;
 use nodescope_window::WindowOutcome;
 use serde::Serialize;
 
+use call_timeline::CallTimeline;
 use cores::CoreTimes;
 
 /// Version of the JSON schema of a [`Report`].
@@ -94,6 +99,9 @@ pub struct Report {
     pub network: Vec<NetworkCounts>,
     #[serde(skip)]
     charts: charts::Charts,
+    /// Calls of the MPI programs that a page shows.
+    #[serde(skip)]
+    call_timelines: Vec<CallTimeline>,
     /// Sections that callers add to the HTML page; [`build`] leaves the list empty.
     #[serde(skip)]
     pub sections: Vec<PageSection>,
@@ -147,9 +155,13 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
             .as_ref()
             .map(|traced| (&traced.report, traced.timelines.as_slice())),
     )?;
-    let (trace, mpi) = match traced {
-        Some(traced) => (Some(traced.summary), Some(traced.report)),
-        None => (None, None),
+    let (trace, mpi, call_timelines) = match traced {
+        Some(traced) => (
+            Some(traced.summary),
+            Some(traced.report),
+            traced.call_timelines,
+        ),
+        None => (None, None, Vec::new()),
     };
     Ok(Report {
         version: VERSION,
@@ -165,6 +177,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         mpi,
         network: input.network.clone(),
         charts,
+        call_timelines,
         sections: Vec::new(),
         openmp: None,
         notes_of_data,
@@ -175,6 +188,27 @@ impl Report {
     /// Returns the report as JSON, by the schema in `SCHEMA.md`.
     pub fn json(&self) -> String {
         json::text(self)
+    }
+
+    /// Adds the texts of source files to the code that the page shows. `read` returns the text of a file by its path in the debugging
+    /// information, which guests may have made up; `None` if the text is not known.
+    pub fn add_sources(&mut self, read: impl Fn(&str) -> Option<String>) {
+        for code in self
+            .windows
+            .iter_mut()
+            .filter_map(|window| window.code.as_mut())
+        {
+            let files = code.source_files().into_iter();
+            let texts = files.filter_map(|file| Some((file.to_owned(), read(file)?)));
+            code.sources = texts.collect();
+        }
+    }
+
+    /// Lets `add` add names of the call sites of calls that the page shows, program by program.
+    pub fn locate_calls(&mut self, mut add: impl FnMut(&mut SiteNames, BTreeSet<Site>)) {
+        for timeline in &mut self.call_timelines {
+            timeline.locate(&mut add);
+        }
     }
 
     /// Returns the report as one self-contained HTML page, which loads no other resource.

@@ -1,6 +1,6 @@
 //! The report of the trace: MPI profile, communication matrix, timeline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use nodescope_hypercall::{Class, Function, Peer, ProcessKind};
@@ -12,6 +12,7 @@ use nodescope_trace::{
 use nodescope_window::WindowRecord;
 use serde::Serialize;
 
+use crate::call_timeline::CallTimeline;
 use crate::calls::{CallSum, Calls, Programs};
 
 /// The MPI part of a report.
@@ -196,6 +197,8 @@ pub(crate) struct Traced {
     pub(crate) calls: Vec<Calls>,
     /// Timelines of the programs that a page shows.
     pub(crate) timelines: Vec<Timeline>,
+    /// The calls of these programs.
+    pub(crate) call_timelines: Vec<CallTimeline>,
 }
 
 /// Sums of a program while the trace is read.
@@ -359,7 +362,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     report.programs = (sums.into_iter().zip(finder.programs()).enumerate())
         .map(|(number, (sums, program))| sums.finish(number, program))
         .collect();
-    traced.timelines = timelines(file, &report.programs)?;
+    add_timelines(&mut traced, file)?;
     Ok(traced)
 }
 
@@ -389,13 +392,27 @@ fn add_waits(
     }
 }
 
-fn timelines(file: &Path, programs: &[ProgramReport]) -> Result<Vec<Timeline>, TraceError> {
-    let shown = programs.iter().take(MOST_PROGRAMS);
+/// Reads the trace for the timelines of the programs that a page shows.
+fn add_timelines(traced: &mut Traced, file: &Path) -> Result<(), TraceError> {
+    let shown = traced.report.programs.iter().take(MOST_PROGRAMS);
+    let mut calls: Vec<CallTimeline> = (shown.clone()).map(CallTimeline::of).collect();
     let mut timelines: Vec<Timeline> = shown.map(Timeline::of).collect();
     if timelines.iter().all(|timeline| timeline.lanes.is_empty()) {
-        return Ok(timelines);
+        traced.timelines = timelines;
+        return Ok(());
     }
     let mut finder = ProgramFinder::default();
+    let mut waits = WaitBuilder::with_messages();
+    // The process of a wait is a rank of one of the programs.
+    let mut programs: HashMap<(u32, u32, u32), usize> = HashMap::new();
+    let add_waits = |waits: Vec<Wait>, programs: &HashMap<_, usize>, calls: &mut [CallTimeline]| {
+        for wait in waits {
+            let program = programs.get(&(wait.node, wait.pid, wait.rank));
+            if let Some(calls) = program.and_then(|&program| calls.get_mut(program)) {
+                calls.add_wait(&wait);
+            }
+        }
+    };
     for event in TraceReader::open(file)?.events() {
         // The first reading has already reported where the trace becomes unreadable.
         let Ok(event) = event else { break };
@@ -404,9 +421,25 @@ fn timelines(file: &Path, programs: &[ProgramReport]) -> Result<Vec<Timeline>, T
             && let Some(timeline) = timelines.get_mut(caller.program)
         {
             timeline.add(call);
+            calls[caller.program].add(call);
+            let process = (event.node, call.record.thread.pid, caller.rank);
+            programs.insert(process, caller.program);
+        }
+        waits.add(&event);
+        add_waits(waits.take(), &programs, &mut calls);
+        for message in waits.take_messages() {
+            if let Some(calls) = calls.get_mut(message.program) {
+                calls.add_message(message);
+            }
         }
     }
-    Ok(timelines)
+    add_waits(waits.finish(), &programs, &mut calls);
+    for (calls, program) in calls.iter_mut().zip(finder.programs()) {
+        calls.finish(&program.names);
+    }
+    traced.timelines = timelines;
+    traced.call_timelines = calls;
+    Ok(())
 }
 
 impl Timeline {

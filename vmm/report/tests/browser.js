@@ -34,8 +34,9 @@ window.addEventListener("load", function () {
     const sections = Array.from(document.querySelectorAll("section"));
     for (const table of document.querySelectorAll("table"))
       if (shown(table)) tell(box(table.parentElement).right <= box(table.closest("section")).right + 1, "a table leaves its section");
+    // On a phone, wide tables scroll on their own.
     for (const wide of document.querySelectorAll(".code .wide"))
-      if (shown(wide)) tell(wide.scrollWidth <= wide.clientWidth + 1, `a table is ${wide.scrollWidth} px wide: ${short(wide)}`);
+      if (shown(wide) && window.innerWidth >= 1000) tell(wide.scrollWidth <= wide.clientWidth + 1, `a table is ${wide.scrollWidth} px wide: ${short(wide)}`);
     tell(sections.length > 0 || document.querySelector("svg.flame"), "nothing is shown");
     tell(performance.getEntriesByType("resource").length === 0, "the page loads something");
   }
@@ -122,8 +123,99 @@ window.addEventListener("load", function () {
     for (const other of tables) for (const press of other.querySelectorAll("th button")) press.click();
   }
 
+  // Sections are closed at first, open by links and all together, and close again.
+  function sections() {
+    const all = Array.from(document.querySelectorAll("section > details"));
+    const links = Array.from(document.querySelectorAll(".contents a"));
+    tell(all.some((details) => !details.open), "every section is open at first");
+    tell(links.length === document.querySelectorAll("section[id]").length, "the contents list does not have every section");
+    for (const link of links) tell(document.getElementById(link.hash.slice(1)), `a link leads nowhere: ${short(link)}`);
+    const button = document.querySelector(".contents button");
+    button.click();
+    tell(all.every((details) => details.open), "the button does not open all sections");
+    page();
+    button.click();
+    tell(all.every((details) => !details.open), "the button does not close all sections");
+    window.dispatchEvent(new Event("beforeprint"));
+    tell(Array.from(document.querySelectorAll("details")).every((details) => details.open), "paper has closed sections");
+    window.dispatchEvent(new Event("afterprint"));
+    tell(all.every((details) => !details.open), "sections stay open after printing");
+    button.click();
+  }
+
+  // The choice of a rank zooms the flame graph to the rank, and the choice of a function marks it there.
+  function choices() {
+    const svg = document.querySelector("svg.flame");
+    if (!svg) return;
+    const choose = (what, to) => document.dispatchEvent(new CustomEvent("nodescope-choose", { detail: { what, to } }));
+    const frame = Array.from(svg.querySelectorAll("g.f")).find((g) => g.querySelector("title").textContent.startsWith("rank 1\n"));
+    const width = () => +frame.querySelector("rect").getAttribute("width");
+    const before = width(), button = document.querySelector(".contents button");
+    button.focus();
+    choose("rank", 1);
+    tell(Math.abs(width() - +svg.dataset.wide) < 0.01, "the flame graph does not zoom to the rank");
+    tell(document.activeElement === button, "a choice moves the focus");
+    choose("rank", 1);
+    tell(Math.abs(width() - before) < 0.01, "the flame graph stays at the rank");
+    const name = document.querySelector(".code .pick[data-pick=call]").textContent;
+    choose("call", name);
+    tell(svg.querySelectorAll("g.found").length > 0, "the flame graph does not mark the function");
+    tell(document.querySelectorAll("tr.chosen").length > 0, "no row is marked");
+    choose("call", name);
+    tell(svg.querySelectorAll("g.found").length === 0, "the flame graph keeps the mark");
+  }
+
+  // Everything that reacts to a click is reached by the keyboard and has a name.
+  function controls() {
+    for (const node of document.querySelectorAll("button, input, a[href], summary, canvas, svg[tabindex]")) {
+      if (!shown(node) && node.localName !== "input") continue;
+      const name = node.getAttribute("aria-label") || node.textContent.trim() || node.title;
+      tell(name, `a control has no name: ${node.outerHTML.slice(0, 80)}`);
+      tell(node.tabIndex >= 0, `the keyboard does not reach: ${short(node)}`);
+    }
+    for (const title of document.querySelectorAll("h1")) tell(document.querySelectorAll("h1").length === 1, "there are several titles");
+    tell(document.documentElement.lang === "en" && document.title !== "", "the page has no language or title");
+  }
+
+  // Text stands out from its ground: 4.5 to 1, as WCAG 2.2 asks (1.4.3).
+  function contrast() {
+    const parse = (colour) => (colour.match(/[0-9.]+/g) || []).map(Number);
+    const light = (rgb) => {
+      const [r, g, b] = rgb.slice(0, 3).map((value) => (value <= 10 ? value / 3295 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const ground = (node) => {
+      for (let at = node; at; at = at.parentElement) {
+        const colour = parse(getComputedStyle(at).backgroundColor);
+        if (colour.length === 3 || colour[3] === 1) return colour;
+      }
+      return [255, 255, 255];
+    };
+    let count = 0;
+    const seen = new Set();
+    for (const node of document.querySelectorAll("body *:not(svg):not(svg *):not(script):not(style)")) {
+      const own = Array.from(node.childNodes).some((child) => child.nodeType === 3 && child.textContent.trim() !== "");
+      if (!own || !shown(node)) continue;
+      const [ink, paper] = [parse(getComputedStyle(node).color), ground(node)];
+      const [a, b] = [light(ink), light(paper)].sort((x, y) => y - x);
+      const ratio = (a + 0.05) / (b + 0.05), what = `${node.localName}.${node.className}: ${ink} on ${paper}`;
+      count += 1;
+      if (ratio < 4.5 && !seen.has(what)) tell(false, `contrast ${ratio.toFixed(2)}: ${what}: ${short(node)}`);
+      seen.add(what);
+    }
+    tell(count > 20, "no text was examined");
+  }
+
   let found = "";
   try {
+    tell(!window.errors || window.errors.length === 0, `errors: ${window.errors}`);
+    if (document.querySelector("section")) {
+      page();
+      sections();
+      controls();
+      contrast();
+      choices();
+    }
     page();
     texts("first");
     if (document.querySelector("section")) sorts();
@@ -131,8 +223,9 @@ window.addEventListener("load", function () {
     for (const svg of document.querySelectorAll("svg.flame")) svg.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
     for (const details of document.querySelectorAll("details")) details.setAttribute("open", "open");
     page();
+    tell(!window.errors || window.errors.length === 0, `errors: ${window.errors}`);
   } catch (error) {
-    problems.push(String(error));
+    problems.push(String(error.stack || error));
   }
   const out = document.createElementNS("http://www.w3.org/1999/xhtml", "pre");
   out.setAttribute("id", "outcome");

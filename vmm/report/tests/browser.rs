@@ -2,91 +2,23 @@
 //!
 //! The tests write screenshots to `target/tmp`, for people to look at.
 
+#[path = "support/browser.rs"]
+mod browser;
 #[path = "../../profile/tests/support/mod.rs"]
 mod profiles;
 #[path = "support/solver.rs"]
 mod solver;
 mod support;
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-
+use browser::{View, check, screenshot};
 use nodescope_profile::WindowProfile;
 use nodescope_report::code::{Format, cores, export};
 use nodescope_report::{CoreCpi, build};
 use nodescope_test_needs::{Need, have};
 use serde_json::Value;
 
-const WIDTH: u32 = 1300;
-
-/// Runs the browser on a file, without a network. Returns the browser's standard output.
-fn browser(file: &Path, args: &[String]) -> String {
-    let profile = tempfile::tempdir().unwrap();
-    let output = Command::new("chromium")
-        .args(["--headless", "--no-sandbox", "--disable-gpu"])
-        .args(["--hide-scrollbars", "--virtual-time-budget=3000"])
-        .args(["--host-resolver-rules=MAP * ~NOTFOUND", "--no-first-run"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(args)
-        .arg(format!("file://{}", file.display()))
-        .env("HOME", profile.path())
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Adds the checking script to a page before the page's closing tag `end`, opens the page in the browser, and returns the script's outcome.
-fn examine(content: &str, end: &str, name: &str) -> Value {
-    let folder = tempfile::tempdir().unwrap();
-    let script = include_str!("browser.js");
-    let script = format!("<script><![CDATA[\n{script}\n]]></script>");
-    let script = match end {
-        // The browser parses an HTML page as HTML, which has no CDATA sections.
-        "</body>" => script.replace("<![CDATA[", "").replace("]]>", ""),
-        _ => script,
-    };
-    let (before, after) = content.rsplit_once(end).unwrap();
-    let file = folder.path().join(name);
-    fs::write(&file, format!("{before}{script}{end}{after}")).unwrap();
-    let dom = browser(
-        &file,
-        &["--dump-dom".into(), format!("--window-size={WIDTH},1000")],
-    );
-    let (_, outcome) = dom
-        .split_once("id=\"outcome\"")
-        .expect("the script has run");
-    let (_, outcome) = outcome.split_once('>').unwrap();
-    let (outcome, _) = outcome.split_once("</pre>").unwrap();
-    let outcome = outcome
-        .replace("&lt;", "<")
-        .replace("&gt;", ">")
-        .replace("&amp;", "&");
-    serde_json::from_str(&outcome).unwrap()
-}
-
-fn screenshot(content: &str, name: &str, height: u64) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let file = folder.join(name);
-    fs::write(&file, content).unwrap();
-    let image = file.with_extension("png");
-    let _ = fs::remove_file(&image);
-    browser(
-        &file,
-        &[
-            format!("--screenshot={}", image.display()),
-            format!("--window-size={WIDTH},{}", height.min(12_000)),
-        ],
-    );
-    // An image of one colour would be far smaller.
-    assert!(fs::metadata(&image).unwrap().len() > 20_000);
-}
-
-fn check(outcome: &Value) {
-    let problems = outcome["problems"].as_array().unwrap();
-    assert!(problems.is_empty(), "{problems:#?}");
+fn examine(content: &str, end: &str, name: &str, view: View) -> Value {
+    browser::examine(content, end, name, view, &[include_str!("browser.js")])
 }
 
 #[test]
@@ -97,13 +29,20 @@ fn the_page_fits_and_can_be_driven() {
     let folder = tempfile::tempdir().unwrap();
     let report = build(&solver::with_code(folder.path())).unwrap();
     let html = report.html();
-    let outcome = examine(&html, "</body>", "report.html");
-    check(&outcome);
+    for view in View::ALL {
+        check(&examine(&html, "</body>", "report.html", view));
+    }
+    let outcome = examine(&html, "</body>", "report.html", View::USUAL);
     // The search in the flame graph must find all call paths of the function, which together have the function's exact share.
     let code = report.windows[0].code.as_ref().unwrap();
     let share = code.functions[0].costs.share.unwrap();
     assert_eq!(outcome["found"], format!("found {:.2} %", 100.0 * share));
-    screenshot(&html, "report.html", outcome["height"].as_u64().unwrap());
+    screenshot(
+        &html,
+        "report.html",
+        View::USUAL,
+        outcome["height"].as_u64().unwrap(),
+    );
 }
 
 /// Adds 60 functions with similar costs, so that points of the roofline overlap, and deep call paths.
@@ -155,9 +94,14 @@ fn a_crowded_page_fits_too() {
         source: "perf stat".into(),
     };
     let html = build(&input).unwrap().html();
-    let outcome = examine(&html, "</body>", "crowded.html");
+    let outcome = examine(&html, "</body>", "crowded.html", View::USUAL);
     check(&outcome);
-    screenshot(&html, "crowded.html", outcome["height"].as_u64().unwrap());
+    screenshot(
+        &html,
+        "crowded.html",
+        View::USUAL,
+        outcome["height"].as_u64().unwrap(),
+    );
 }
 
 /// Checks that the script reports damaged pages, so that the other tests can fail: misfitting text, dead keys, a wrong order, a loaded
@@ -172,7 +116,7 @@ fn damage_is_found() {
     for (from, to) in [
         (".flame .f text, ", ".flame .f text { font-size: 16px; } "),
         (
-            ".code td.name { max-width: 300px;",
+            ".code td.name { max-width: 240px;",
             ".code td.name { min-width: 700px;",
         ),
         (
@@ -188,7 +132,7 @@ fn damage_is_found() {
     ] {
         let damaged = html.replace(from, to);
         assert_ne!(damaged, html, "{from}");
-        let outcome = examine(&damaged, "</body>", "damaged.html");
+        let outcome = examine(&damaged, "</body>", "damaged.html", View::USUAL);
         let problems = outcome["problems"].as_array().unwrap().len();
         assert!(problems > 0, "{to}");
     }
@@ -206,6 +150,6 @@ fn the_flame_graph_stands_alone() {
     let cores = cores(&input.core, record, profile, &[]).unwrap();
     let svg = export(record, profile, &cores, Format::Svg).unwrap();
     let svg = String::from_utf8(svg).unwrap();
-    check(&examine(&svg, "</svg>", "flame.svg"));
-    screenshot(&svg, "flame.svg", 400);
+    check(&examine(&svg, "</svg>", "flame.svg", View::USUAL));
+    screenshot(&svg, "flame.svg", View::USUAL, 400);
 }

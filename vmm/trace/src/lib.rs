@@ -31,5 +31,5 @@ pub use profile::{FunctionProfile, Matrix, MatrixBuilder, Profile};
 pub use programs::{Caller, MpiProgram, ProgramFinder, ProgramList};
 pub use reader::{Events, TraceError, TraceReader};
 pub use site::{Call, Place, Site, SiteNames};
-pub use waiting::{Wait, WaitBuilder};
+pub use waiting::{Message, Wait, WaitBuilder};
 pub use writer::{TraceWriter, WriteError, WriterState};

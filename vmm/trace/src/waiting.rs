@@ -59,6 +59,21 @@ impl Wait {
     }
 }
 
+/// A message that was sent and received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Message {
+    /// Number of the MPI program of both ranks, from 0.
+    pub program: usize,
+    /// World rank of the sender.
+    pub from: u32,
+    /// World rank of the receiver.
+    pub to: u32,
+    /// Time at which the call that sent the message began, picoseconds.
+    pub sent: u64,
+    /// Time at which the call that completed the receive began, picoseconds.
+    pub completing: u64,
+}
+
 /// A process: the number of its MPI program, from 0, and its rank.
 type Process = (usize, u32);
 
@@ -105,6 +120,8 @@ struct MessageSide {
     call: Option<usize>,
     /// True if no call completes this side: the program has freed the request.
     detached: bool,
+    /// Channel of the message, if this is the receiver's side.
+    received: Option<Channel>,
 }
 
 /// Operations of a request.
@@ -202,9 +219,28 @@ pub struct WaitBuilder {
     requests: HashMap<(Process, u64), Request>,
     prepared: HashMap<(Process, u64), Prepared>,
     done: Vec<Wait>,
+    /// Messages that have become known; `None` if nobody asks for messages.
+    messages: Option<Vec<Message>>,
 }
 
 impl WaitBuilder {
+    /// Returns a builder that finds messages, too. [`WaitBuilder::take_messages`] returns them.
+    pub fn with_messages() -> WaitBuilder {
+        WaitBuilder {
+            messages: Some(Vec::new()),
+            ..WaitBuilder::default()
+        }
+    }
+
+    /// Returns the messages that have become known since the last call. A message is known once its send and the call that completed its
+    /// receive have ended.
+    pub fn take_messages(&mut self) -> Vec<Message> {
+        self.messages
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
     /// Adds an event.
     pub fn add(&mut self, event: &Event) {
         let caller = self.finder.caller(event);
@@ -398,7 +434,10 @@ impl WaitBuilder {
     }
 
     fn add_receive(&mut self, channel: Channel, begun: u64) -> usize {
-        let side = self.sides.add(MessageSide::default());
+        let side = self.sides.add(MessageSide {
+            received: Some(channel),
+            ..MessageSide::default()
+        });
         let queues = self.channels.entry(channel).or_default();
         let other = queues.sent.pop_front();
         if other.is_none() {
@@ -440,10 +479,7 @@ impl WaitBuilder {
             return;
         };
         match (entry.call, entry.detached) {
-            (Some(slot), _) => {
-                self.sides.take(side);
-                self.resolve_one(slot, Some(other));
-            }
+            (Some(slot), _) => self.end_side(side, slot, other),
             (None, true) => drop(self.sides.take(side)),
             (None, false) => entry.other = Some(other),
         }
@@ -456,12 +492,28 @@ impl WaitBuilder {
                 other: Some(other), ..
             }) => {
                 let other = *other;
-                self.sides.take(side);
-                self.resolve_one(slot, Some(other));
+                self.end_side(side, slot, other);
             }
             Some(entry) => entry.call = Some(slot),
             None => self.resolve_one(slot, None),
         }
+    }
+
+    /// Ends a side that the call at `slot` completes. The other side began at `other`.
+    fn end_side(&mut self, side: usize, slot: usize, other: u64) {
+        let received = self.sides.take(side).and_then(|side| side.received);
+        if let (Some(messages), Some(channel), Some(pending)) =
+            (&mut self.messages, received, self.waits.get(slot))
+        {
+            messages.push(Message {
+                program: channel.job,
+                from: channel.from,
+                to: channel.to,
+                sent: other,
+                completing: pending.wait.from,
+            });
+        }
+        self.resolve_one(slot, Some(other));
     }
 
     fn detach(&mut self, side: usize) {

@@ -5,7 +5,7 @@ mod calls;
 use calls::{Trace, as_function, got, receive, record, send, wait};
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag};
-use nodescope_trace::{Body, Event, MpiCall, Stamp, Wait, WaitBuilder};
+use nodescope_trace::{Body, Event, Message, MpiCall, Stamp, Wait, WaitBuilder};
 
 /// Calls with their times, put into the order of a file: by their ends.
 struct Calls(Vec<Event>);
@@ -99,6 +99,41 @@ fn completes(rank: u32, function: Function, done: &[(u64, Option<(u32, u32)>)]) 
         })
         .collect();
     call
+}
+
+#[test]
+fn messages_go_from_their_send_to_the_call_that_completes_their_receive() {
+    use Function::{Irecv, Isend, Waitall};
+    let mut calls = Calls::new(2);
+    calls
+        // The receive is posted first and completed by a later call, which is reported last.
+        .call(
+            with(receive(1, Peer::Rank(0), Tag::Value(7)), Irecv, 1),
+            10,
+            20,
+        )
+        .call(send(0, 1, 7, 8), 30, 40)
+        .call(with(send(0, 1, 8, 8), Isend, 2), 50, 60)
+        .call(completes(0, Waitall, &[(2, None)]), 70, 80)
+        .call(got(receive(1, Peer::Any, Tag::Any), 0, 8), 90, 100)
+        .call(completes(1, Waitall, &[(1, Some((0, 7)))]), 110, 120)
+        // Nobody receives this message.
+        .call(send(0, 1, 9, 8), 130, 140);
+    let mut builder = WaitBuilder::with_messages();
+    calls.0.sort_by_key(Event::key);
+    calls.0.iter().for_each(|event| builder.add(event));
+    let message = |sent: u64, completing: u64| Message {
+        program: 0,
+        from: 0,
+        to: 1,
+        sent: 1000 + sent,
+        completing: 1000 + completing,
+    };
+    assert_eq!(builder.take_messages(), [message(50, 90), message(30, 110)]);
+    assert_eq!(builder.take_messages(), []);
+    let mut without = WaitBuilder::default();
+    calls.0.iter().for_each(|event| without.add(event));
+    assert_eq!(without.take_messages(), []);
 }
 
 #[test]

@@ -131,7 +131,15 @@ impl Analysis {
         ];
         let rows = self.phases.iter().enumerate().map(|(number, phase)| {
             let figures = &phase.figures;
-            [
+            // The timeline of a report's page draws the phases as bands.
+            let band = format!(
+                " data-from=\"{}\" data-to=\"{}\" data-band=\"phase {number}, class {}\" data-colour=\"{}\"",
+                phase.from,
+                phase.to,
+                phase.class,
+                css(phase.class)
+            );
+            let cells = [
                 number.to_string(),
                 phase.class.to_string(),
                 time(phase.from - self.from),
@@ -144,7 +152,8 @@ impl Analysis {
                 figures.sent.min.to_string(),
                 format!("{:.1}", figures.sent.mean),
                 figures.sent.max.to_string(),
-            ]
+            ];
+            (band, cells)
         });
         table(page, &head, rows);
     }
@@ -154,9 +163,9 @@ impl Analysis {
 fn mapping(page: &mut Page, mapping: &Mapping, begin: u64) {
     let title = format!("Placements on {}", mapping.cluster);
     page.element("h3", "", &title);
-    table(page, &Mapping::HEAD, mapping.rows().into_iter());
+    table(page, &Mapping::HEAD, plain(mapping.rows()));
     page.element("h3", "", "Placements by phase");
-    table(page, &Mapping::PHASE_HEAD, mapping.phase_rows().into_iter());
+    table(page, &Mapping::PHASE_HEAD, plain(mapping.phase_rows()));
     for line in mapping
         .schedule
         .iter()
@@ -166,18 +175,25 @@ fn mapping(page: &mut Page, mapping: &Mapping, begin: u64) {
     }
 }
 
-/// Adds a table of at most `ROWS` rows, with a note on the rest.
+/// Returns rows without attributes.
+fn plain<const N: usize>(
+    rows: Vec<[String; N]>,
+) -> impl ExactSizeIterator<Item = (String, [String; N])> {
+    rows.into_iter().map(|cells| (String::new(), cells))
+}
+
+/// Adds a table of at most `ROWS` rows, with a note on the rest. A row is its element's attributes and its cells.
 fn table<const N: usize>(
     page: &mut Page,
     head: &[&str; N],
-    rows: impl ExactSizeIterator<Item = [String; N]>,
+    rows: impl ExactSizeIterator<Item = (String, [String; N])>,
 ) {
     let count = rows.len();
     page.raw("<div class=\"wide\"><table class=\"sortable\">\n<thead><tr>");
     head.iter().for_each(|cell| page.element("th", "", cell));
     page.raw("</tr></thead>\n<tbody>\n");
-    for row in rows.take(ROWS) {
-        page.raw("<tr>");
+    for (attributes, row) in rows.take(ROWS) {
+        page.raw(&format!("<tr{attributes}>"));
         row.iter().for_each(|cell| page.element("td", "", cell));
         page.raw("</tr>\n");
     }

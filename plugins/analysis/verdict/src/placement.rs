@@ -10,7 +10,7 @@ const MOST_RANKS: usize = 1024;
 /// Returns the placements that may be better than the traced one: successive ranks together, successive ranks apart, and ranks together that
 /// exchange most.
 pub(crate) fn placements(sequences: &Sequences) -> Vec<Vec<u32>> {
-    let traced = &sequences.nodes;
+    let traced = &sequences.origin.nodes;
     let ranks = sequences.ranks.len();
     let mut room: BTreeMap<u32, usize> = BTreeMap::new();
     for node in traced {

@@ -75,7 +75,8 @@ impl Replay {
     pub fn fitted(sequences: &Sequences, link: Link) -> Result<Replay, FitError> {
         let program = Program::new(sequences);
         let code = Code::new(&program);
-        let several_nodes = sequences.nodes.windows(2).any(|pair| pair[0] != pair[1]);
+        let nodes = &sequences.origin.nodes;
+        let several_nodes = nodes.windows(2).any(|pair| pair[0] != pair[1]);
         let cluster = |factor| match several_nodes {
             true => cluster(link, factor, 1.0),
             false => cluster(link, factor, factor),

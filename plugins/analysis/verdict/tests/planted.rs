@@ -160,6 +160,43 @@ fn rows_of_short_messages_are_joined() {
 }
 
 #[test]
+fn ranks_that_exchange_much_belong_together() {
+    let bytes = 4 << 20;
+    let of = |rank: usize| {
+        let peer = PeerRef::Absolute((rank as u32 + 2) % 4);
+        let send = Action::Send {
+            to: peer,
+            tag: 0,
+            bytes,
+            mode: Mode::Buffered,
+            request: None,
+        };
+        let receive = Action::Receive {
+            from: Source::Peer(peer),
+            tag: Some(0),
+            room: bytes,
+            request: None,
+        };
+        let step = [
+            entry(MS, 0x60, Function::Send, send),
+            entry(0, 0x70, Function::Recv, receive),
+        ];
+        vec![step; STEPS].concat()
+    };
+    let mut sequences = sequences(STEPS as u64 * 10 * MS, of);
+    sequences.origin.nodes = vec![0, 0, 1, 1];
+    let found = found(&sequences);
+    let first = &found.causes[0];
+    assert_eq!(first.kind, Kind::Placement, "{found:?}");
+    assert!(
+        first.what.contains("ranks 0, 2 and 1, 3 together"),
+        "{first:?}"
+    );
+    // Two ranks' messages share a link of 1.25 GB/s in each direction.
+    assert!(first.gain > 0.5, "{first:?}");
+}
+
+#[test]
 fn an_even_program_has_no_cause() {
     let of = |_| vec![allreduce(50 * MS); STEPS];
     let found = found(&sequences(STEPS as u64 * 50 * MS, of));

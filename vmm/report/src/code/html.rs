@@ -2,25 +2,25 @@
 
 use nodescope_page::Page;
 
-use super::tables::{Shape, listing_lines, listing_rows, listing_title, tables};
-use super::{CodeReport, Listing};
+use super::CodeReport;
+use super::side_by_side;
+use super::tables::{Shape, tables};
 
 /// Maximum number of rows of a table in the page.
 const ROWS: usize = 100;
-/// Maximum number of listings of machine code in the page.
-const LISTINGS: usize = 20;
-/// Number of listings of machine code, from the first on, that are open when the page is loaded.
-const OPEN: usize = 2;
 
-/// Style rules that the section needs in addition to the report's own.
-pub(crate) const STYLE: &str = "
-.code td.name { max-width: 300px; overflow: hidden; text-overflow: ellipsis; white-space: pre; }
-.code td.name + td.name { max-width: 140px; }
+const STYLE: &str = "
+.code td.name { max-width: 240px; overflow: hidden; text-overflow: ellipsis; white-space: pre; }
+.code td.name + td.name { max-width: 130px; }
+@media (min-width: 1700px) { .code td.name { max-width: 480px; } .code td.name + td.name { max-width: 200px; } }
 .code p { font-size: 13px; }
-details { border-top: 1px solid var(--line); padding: 6px 0; } summary { cursor: pointer; font-size: 14px; }
-.asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 18px 1px 0; border-bottom: 0; }
-.code .asm td.name { max-width: 560px; }
+.code details { border-top: 1px solid var(--line); padding: 6px 0; } .code summary { font-size: 14px; overflow-wrap: anywhere; }
 ";
+
+/// Returns the style rules of the section.
+pub(crate) fn style() -> String {
+    format!("{STYLE}{}", side_by_side::STYLE)
+}
 
 /// Adds the section of a window's code to the page; `table` adds a table.
 pub(crate) fn write(
@@ -65,32 +65,6 @@ pub(crate) fn write(
         table(page, shown);
     }
     page.raw("</div>\n");
-    if !code.blocks.is_empty() {
-        page.element("h3", "", "Machine code of the most expensive blocks");
-    }
-    for (n, listing) in code.blocks.iter().take(LISTINGS).enumerate() {
-        write_listing(page, listing, n < OPEN);
-    }
+    side_by_side::write(page, code);
     page.raw("</div>\n");
-}
-
-fn write_listing(page: &mut Page, listing: &Listing, open: bool) {
-    page.raw(if open {
-        "<details open=\"open\">"
-    } else {
-        "<details>"
-    });
-    page.element("summary", "", &listing_title(listing));
-    for line in listing_lines(listing) {
-        page.element("p", "caption", &line);
-    }
-    page.raw("<div class=\"wide\"><table class=\"asm\"><tbody>\n");
-    for row in listing_rows(listing) {
-        page.raw("<tr>");
-        for cell in row {
-            page.element("td", "name", &cell);
-        }
-        page.raw("</tr>\n");
-    }
-    page.raw("</tbody></table></div></details>\n");
 }

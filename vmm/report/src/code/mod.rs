@@ -12,9 +12,10 @@ mod export;
 mod html;
 mod mpi;
 mod roofline;
+mod side_by_side;
 mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_profile::{
     ContextLabel, CoreCycles, Costs, Detail, Labels, NominalCore, Scope, Stacks, WindowProfile,
@@ -30,7 +31,7 @@ pub use export::{Format, export};
 pub use mpi::MpiCode;
 pub use roofline::{Ceiling, LevelPoint, Roofline, RooflineRow};
 
-pub(crate) use html::{STYLE, write as html};
+pub(crate) use html::{style, write as html};
 pub(crate) use tables::text;
 
 use crate::breakdown::{CYCLE, fixed};
@@ -91,6 +92,18 @@ pub struct CodeReport {
     pub(crate) sampled: bool,
     #[serde(skip)]
     pub(crate) drawings: Drawings,
+    /// Texts of source files, by their path in the debugging information; may be empty.
+    #[serde(skip)]
+    pub(crate) sources: BTreeMap<String, String>,
+}
+
+impl CodeReport {
+    /// Returns the paths of the source files of the listed machine code.
+    pub(crate) fn source_files(&self) -> BTreeSet<&str> {
+        let instructions = self.blocks.iter().flat_map(|block| &block.instructions);
+        let sources = instructions.filter_map(|row| row.source.as_deref()?.rsplit_once(':'));
+        sources.map(|(file, _)| file).collect()
+    }
 }
 
 /// SVG drawings of a window's code.
@@ -225,6 +238,7 @@ impl CodeReport {
             notes,
             sampled: record.spec.sampling.is_some(),
             drawings,
+            sources: BTreeMap::new(),
         })
     }
 }

@@ -513,10 +513,7 @@ fn listing(listing: &Listing) -> Table {
 pub(super) fn listing_title(listing: &Listing) -> String {
     format!(
         "{} of the cycles: {:#x} in {}",
-        listing
-            .costs
-            .share
-            .map_or_else(|| "-".into(), |share| format!("{:.1} %", 100.0 * share)),
+        shown_share(&listing.costs),
         listing.address,
         cut(&listing.function, 60),
     )
@@ -557,6 +554,17 @@ pub(super) fn listing_rows(listing: &Listing) -> Vec<[String; 3]> {
         rows.push([format!("{:x}", row.address), row.text.clone(), shown]);
     }
     rows
+}
+
+/// Returns costs' share of the window's cycles as text.
+pub(super) fn shown_share(costs: &CodeCosts) -> String {
+    let share = costs.share;
+    share.map_or_else(|| "-".into(), |share| format!("{:.1} %", 100.0 * share))
+}
+
+/// Formats cycles that are given in 1/65536.
+pub(super) fn si_cycles(cycles_65536: i128) -> String {
+    si(cycles_65536 as f64 / CYCLE as f64)
 }
 
 fn share(cycles: i128, total: i128) -> String {
