@@ -128,6 +128,7 @@ fn seed() -> ProfilesFile {
         context,
         functions: functions.into(),
         samples,
+        times: vec![17; samples as usize],
     };
     let user = |vcpu, block, write| LineUse {
         vcpu,
