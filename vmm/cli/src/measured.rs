@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nodescope_loop_tree::Sequences;
-use nodescope_profile::{CodeChange, ModuleKind, WindowProfile};
+use nodescope_profile::{CodeChange, WindowProfile, is_openmp_runtime};
 use nodescope_verdict::{Change, MeasuredCode, Sample};
 use nodescope_window::{Owner, WindowRecord};
 
 use crate::exit::{Exit, Failure};
 use crate::known_costs::{clock, measured_windows};
 use crate::results::RunFile;
-
-/// Names of libraries whose functions wait for other threads of OpenMP.
-const OPENMP_LIBRARIES: [&str; 3] = ["libgomp.so", "libomp.so", "libiomp5.so"];
 
 /// A window with a profile.
 pub struct Measured {
@@ -124,11 +121,7 @@ fn samples(record: &WindowRecord, profile: &WindowProfile, sequences: &Sequences
     let waits = |function: u32| {
         let function = profile.functions.get(function as usize);
         let module = function.and_then(|of| profile.modules.get(of.module as usize));
-        module.is_some_and(|module| {
-            let file = module.name.rsplit('/').next().unwrap_or(&module.name);
-            let is = |library: &&str| file.starts_with(*library);
-            module.kind == ModuleKind::File && OPENMP_LIBRARIES.iter().any(is)
-        })
+        module.is_some_and(|module| is_openmp_runtime(&module.name))
     };
     let executables = &sequences.origin.names.executables;
     let mut samples = Vec::new();

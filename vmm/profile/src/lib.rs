@@ -22,5 +22,6 @@ pub use paths::{ContextLabel, Detail, Frame, Labels, Stack, Stacks};
 pub use record::{
     Block, ContendedLine, Count, Function, Inlined, LineUse, Module, ModuleKind, Path,
     ProfileError, ProfilesFile, SourceLine, SourceRange, Variable, WindowProfile,
+    is_openmp_runtime,
 };
 pub use totals::{CoreCycles, Costs, NominalCore, Scope};

@@ -36,6 +36,14 @@ pub struct Module {
     pub build_id: Option<String>,
 }
 
+/// Returns whether the module at a path is a runtime of OpenMP: GCC's, LLVM's or Intel's. Threads in its functions mostly wait for other
+/// threads.
+pub fn is_openmp_runtime(path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let names = ["libgomp.so", "libomp.so", "libiomp5.so"];
+    names.iter().any(|name| file.starts_with(name))
+}
+
 /// A function of a module.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Function {

@@ -2,6 +2,7 @@
 //!
 //! This crate's `README.md` lists the thresholds as well.
 
+use nodescope_profile::is_openmp_runtime;
 use serde::Serialize;
 
 use crate::breakdown::{Scope, ScopeKind, WindowReport};
@@ -21,6 +22,8 @@ const IMBALANCE: f64 = 1.2;
 const MEMORY: f64 = 0.25;
 /// Minimum values for a finding of remote memory: its share of the references to memory, and its share of the cycles outside MPI.
 const REMOTE: (f64, f64) = (0.1, 0.02);
+/// Minimum share of OpenMP's runtime in the code's cycles, for a finding.
+const THREADS_WAIT: f64 = 0.05;
 /// Minimum share of one function in the code's cycles, for a finding.
 const FUNCTION: f64 = 0.1;
 /// Minimum share of contended lines in the code's cycles, for a finding.
@@ -107,6 +110,13 @@ pub enum FindingKind {
         share: f64,
         /// Share of remote references in the cycles outside MPI.
         cycles: f64,
+    },
+    /// Threads spend much of the code's cycles in the runtime of OpenMP, waiting for other threads.
+    ThreadsWait {
+        /// Name of the window.
+        window: String,
+        /// Share of the runtime in the cycles of the window's code.
+        share: f64,
     },
     /// A function has a large share of the code's cycles.
     Function {
@@ -234,6 +244,10 @@ impl FindingKind {
                 "Window \"{window}\": {} of the references that memory answers go to another socket; they take {} of the cycles outside MPI.",
                 percent(*share),
                 percent(*cycles)
+            ),
+            FindingKind::ThreadsWait { window, share } => format!(
+                "Window \"{window}\": threads wait for other threads in OpenMP's runtime for {} of the cycles of the code; these cycles are counted as the core's.",
+                percent(*share)
             ),
             FindingKind::Function {
                 window,
@@ -412,7 +426,9 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, FindingKind)>) {
             found.push((cycles / total, what));
         }
     }
-    let first = code.and_then(|code| code.functions.first());
+    found.extend(code.and_then(|code| threads_wait(name, code)));
+    let works = |function: &&FunctionCost| !is_openmp_runtime(&function.module);
+    let first = code.and_then(|code| code.functions.iter().find(works));
     found.extend(first.and_then(|first| function(name, first, total)));
 }
 
@@ -509,6 +525,17 @@ fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, FindingKind)> 
     // Share of all ranks' time that they would lose by waiting for the longest one.
     let lost = 1.0 - sum / (longest * times.len() as f64);
     (ratio >= IMBALANCE).then_some((outside * lost, what))
+}
+
+/// Finds threads that wait for other threads: they spin in the runtime of OpenMP, which no counter tells from work.
+fn threads_wait(window: &str, code: &CodeReport) -> Option<(f64, FindingKind)> {
+    let runtime = (code.functions.iter()).filter(|function| is_openmp_runtime(&function.module));
+    let share: f64 = runtime.filter_map(|function| function.costs.share).sum();
+    let what = FindingKind::ThreadsWait {
+        window: window.to_owned(),
+        share,
+    };
+    (share >= THREADS_WAIT).then_some((share.min(1.0), what))
 }
 
 fn function(window: &str, first: &FunctionCost, total: f64) -> Option<(f64, FindingKind)> {

@@ -405,6 +405,7 @@ fn of_finding(finding: &FindingKind) -> Section {
         FindingKind::MpiShare { .. } | FindingKind::Imbalance { .. } => Section::Window,
         FindingKind::MemoryShare { .. }
         | FindingKind::RemoteMemory { .. }
+        | FindingKind::ThreadsWait { .. }
         | FindingKind::Function { .. }
         | FindingKind::ContendedLines { .. } => Section::Code,
     }

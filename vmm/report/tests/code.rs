@@ -589,3 +589,19 @@ fn cycles_of_a_modelled_core_are_shown_by_cause_and_add_up() {
     assert!(text.contains("CPI of these lines by cause"), "{text}");
     assert!(text.contains("their CPI is 0.800"), "{text}");
 }
+
+#[test]
+fn threads_that_wait_in_the_runtime_of_openmp_are_a_finding() {
+    let find = |runtime: &str| {
+        let report = built(|input| {
+            let profile = &mut input.profiles.as_mut().unwrap().windows[0];
+            // The module of the program, whose functions have most cycles.
+            profile.modules[0].name = runtime.into();
+        });
+        let mut texts = report.findings.into_iter().map(|of| of.text);
+        texts.find(|text| text.contains("threads wait for other threads"))
+    };
+    assert_eq!(find("/home/user/heat/libgomp-tests"), None);
+    let text = find("/usr/lib/libgomp.so.1").expect("a finding");
+    assert!(text.contains("of the cycles of the code"), "{text}");
+}
