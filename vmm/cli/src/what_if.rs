@@ -3,6 +3,9 @@
 pub mod args;
 mod rerun;
 
+use std::ffi::OsString;
+use std::path::Path;
+
 use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
 use nodescope_report::wrapped;
 use nodescope_trace::SiteNames;
@@ -14,7 +17,7 @@ use crate::measured::Measured;
 use crate::predict::read;
 use crate::terminal::{print, print_json};
 use crate::verdict::link;
-use rerun::Rerun;
+use rerun::{Rerun, Reruns};
 
 /// What changes gain.
 #[derive(Debug, Serialize)]
@@ -67,7 +70,7 @@ pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
     let run = WhatIf::new(&sequences, link, samples.unwrap_or_default());
     let run = run.map_err(|error| Failure::of(Exit::Study, &error))?;
     let changes = changes(args, &sequences, measured.as_ref(), &run)?;
-    if args.run.is_some() && args.code.all().is_empty() {
+    if args.run.is_some() && !changes.is_empty() && args.code.all().is_empty() {
         return Err(Failure::new(
             Exit::Study,
             "--run runs changes of code; give one by --function, --line or --term",
@@ -81,10 +84,7 @@ pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
         run: None,
         profile: None,
         window: measured.as_ref().map(|of| of.name().to_owned()),
-        quality: unknown
-            .into_iter()
-            .chain(sequences.notes.iter().cloned())
-            .collect(),
+        quality: run.quality().into_iter().chain(unknown).collect(),
     };
     if changes.is_empty() {
         let known = &sequences.origin.names;
@@ -94,7 +94,11 @@ pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
             None => String::new(),
         };
         let profile = run.profile(&names, &function);
-        answer.profile = Some(profile.map_err(|error| Failure::of(Exit::Study, &error))?);
+        let mut profile = profile.map_err(|error| Failure::of(Exit::Study, &error))?;
+        if let Some(study) = &args.run {
+            run_best(&mut profile, study, args)?;
+        }
+        answer.profile = Some(profile);
     }
     for (text, change) in &changes {
         answer.changes.push(Changed {
@@ -106,8 +110,8 @@ pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
         let all: Vec<Change> = changes.into_iter().map(|(_, change)| change).collect();
         answer.together = Some(outcome(&run, &all)?);
     }
-    if let Some(study) = &args.run {
-        answer.run = Some(rerun::rerun(study, args)?);
+    if let (Some(study), false) = (&args.run, args.code.all().is_empty()) {
+        answer.run = Some(Reruns::begin(study, args)?.with(&args.code.options())?);
     }
     if args.json {
         let json = serde_json::to_string_pretty(&answer);
@@ -117,6 +121,30 @@ pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
         print(&answer.text())?;
     }
     Ok(Exit::Ok)
+}
+
+/// Number of functions of a profile whose gain is also found by runs.
+const RUN: usize = 3;
+
+/// Runs the study with each of the functions that gain most at twice its speed.
+fn run_best(profile: &mut CausalProfile, study: &Path, args: &args::WhatIf) -> Result<(), Failure> {
+    let best = profile.functions.iter_mut().take(RUN);
+    let mut best = best.filter(|row| row.twice > 0.0).peekable();
+    if best.peek().is_none() {
+        return Err(Failure::new(
+            Exit::Study,
+            "--run: the results have no function that gains; a window must have measured the code",
+        ));
+    }
+    let runs = Reruns::begin(study, args)?;
+    for row in best {
+        let change = [
+            OsString::from("--function"),
+            format!("{}=2x", row.place).into(),
+        ];
+        row.twice_run = Some(runs.with(&change)?.gain);
+    }
+    Ok(())
 }
 
 fn outcome(run: &WhatIf, changes: &[Change]) -> Result<Outcome, Failure> {
@@ -274,12 +302,19 @@ fn rows(out: &mut String, head: &str, rows: &[Row]) {
     if rows.is_empty() {
         return;
     }
+    let is_run = rows.iter().any(|row| row.twice_run.is_some());
+    let run = if is_run { "  2x, run" } else { "" };
     out.push_str(&format!(
-        "\n   share  gain: 1.25x       2x     free  1.25x slower  {head}\n"
+        "\n   share  gain: 1.25x       2x     free  1.25x slower{run}  {head}\n"
     ));
     for row in rows {
+        let run = match (is_run, row.twice_run) {
+            (true, Some(gain)) => format!(" {}", percent(gain)),
+            (true, None) => " ".repeat(9),
+            (false, _) => String::new(),
+        };
         let figures = format!(
-            "{}     {} {} {}      {}  ",
+            "{}     {} {} {}      {}{run}  ",
             percent(row.share),
             percent(row.quarter),
             percent(row.twice),

@@ -172,7 +172,8 @@ fn without_gain(gains: &[(u64, Candidate)], traced: u64) -> Vec<RuledOut> {
     all.filter(|out| out.gain < LEAST_GAIN).collect()
 }
 
-fn quality(sequences: &Sequences, traced: u64, replayed: u64) -> Vec<String> {
+/// Returns sentences on what makes gains less certain.
+pub(crate) fn quality(sequences: &Sequences, traced: u64, replayed: u64) -> Vec<String> {
     let mut said = Vec::new();
     let share = LEAST_GAIN * traced as f64;
     if replayed as f64 > traced as f64 + share {

@@ -13,7 +13,7 @@ use crate::edit::{Call, Edit, MILLION, Parts, State, Stretch, call, stretches};
 use crate::replay::{Link, Replay, time_on};
 use crate::shares::{Sample, Shares};
 use crate::text::{at, between};
-use crate::verdict::{Error, Names, within_limits};
+use crate::verdict::{Error, Names, quality, within_limits};
 
 /// Least share of the computing time, and largest number, of the functions and computations of a profile.
 const LEAST_SHARE: f64 = 0.01;
@@ -47,6 +47,9 @@ pub struct Row {
     pub quarter: f64,
     /// Gain at twice the speed.
     pub twice: f64,
+    /// Gain at twice the speed by a run with the costs of code that a window measured; `None` if it was not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub twice_run: Option<f64>,
     /// Gain if the code takes no time.
     pub free: f64,
     /// Gain, below 0, if the code takes 1.25 times as long.
@@ -117,6 +120,11 @@ impl WhatIf {
     /// Returns the time of the replay without a change, picoseconds.
     pub fn replayed(&self) -> u64 {
         self.replayed
+    }
+
+    /// Returns sentences on what makes gains less certain.
+    pub fn quality(&self) -> Vec<String> {
+        quality(&self.state.sequences, self.traced, self.replayed)
     }
 
     /// Returns the time of the replay with all of some changes, picoseconds; `None` if the changed program comes to no end.
@@ -236,6 +244,7 @@ impl WhatIf {
             share,
             quarter: gain(1.0 / 1.25)?,
             twice: gain(1.0 / 2.0)?,
+            twice_run: None,
             free: gain(0.0)?,
             slower: gain(1.25)?,
         })

@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nodescope_loop_tree::SequenceOptions;
 use nodescope_verdict::shown;
 use serde::Serialize;
+use tempfile::TempDir;
 
 use super::args;
 use crate::exit::{Exit, Failure};
@@ -34,43 +35,65 @@ impl Rerun {
     }
 }
 
-/// Runs a study twice, each time in a process of its own.
-pub fn rerun(study: &Path, args: &args::WhatIf) -> Result<Rerun, Failure> {
-    let scratch = tempfile::tempdir();
-    let scratch = scratch.map_err(Failure::io("create", &std::env::temp_dir()))?;
-    let time = |name: &str, changes: &[OsString]| {
-        let results = scratch.path().join(name);
+/// A study that is run again, each time in a process of its own.
+pub struct Reruns<'a> {
+    study: &'a Path,
+    args: &'a args::WhatIf,
+    scratch: TempDir,
+    before_ps: u64,
+}
+
+impl<'a> Reruns<'a> {
+    /// Runs the study without changes.
+    pub fn begin(study: &'a Path, args: &'a args::WhatIf) -> Result<Reruns<'a>, Failure> {
+        let scratch = tempfile::tempdir();
+        let mut runs = Reruns {
+            study,
+            args,
+            scratch: scratch.map_err(Failure::io("create", &std::env::temp_dir()))?,
+            before_ps: 0,
+        };
+        runs.before_ps = runs.time(&[])?;
+        Ok(runs)
+    }
+
+    /// Runs the study with changes of code, which are options of `nodescope run`.
+    pub fn with(&self, changes: &[OsString]) -> Result<Rerun, Failure> {
+        let after_ps = self.time(changes)?;
+        let saved = self.before_ps as f64 - after_ps as f64;
+        Ok(Rerun {
+            before_ps: self.before_ps,
+            after_ps,
+            gain: saved / self.before_ps.max(1) as f64,
+        })
+    }
+
+    fn time(&self, changes: &[OsString]) -> Result<u64, Failure> {
+        let results = self.scratch.path().join("results");
         let program = std::env::current_exe();
         let program = program.map_err(Failure::io("find", Path::new("nodescope")))?;
         let ran = Command::new(&program)
-            .args(["run", "--quiet"])
-            .arg(study)
+            .args(["run", "--quiet", "--force"])
+            .arg(self.study)
             .arg("--results")
             .arg(&results)
             .arg("--costs-of")
-            .arg(&args.results)
+            .arg(&self.args.results)
             .args(changes)
-            .stdout(std::process::Stdio::null())
+            .stdout(Stdio::null())
             .status();
         let status = ran.map_err(Failure::io("start", &program))?;
         if !status.success() {
             return Err(Failure::new(
                 Exit::JobFailed,
-                format!("the run of {} has failed ({status})", study.display()),
+                format!("the run of {} has failed ({status})", self.study.display()),
             ));
         }
         let options = SequenceOptions {
-            program: args.program,
+            program: self.args.program,
             ..SequenceOptions::default()
         };
         let (_, sequences) = read(&results, options)?;
         Ok(sequences.spans.iter().copied().max().unwrap_or(0))
-    };
-    let before_ps = time("before", &[])?;
-    let after_ps = time("after", &args.code.options())?;
-    Ok(Rerun {
-        before_ps,
-        after_ps,
-        gain: (before_ps as f64 - after_ps as f64) / before_ps.max(1) as f64,
-    })
+    }
 }
