@@ -66,6 +66,10 @@ impl Attached {
 
 /// Actions at the marks of a guest.
 trait Parts {
+    /// Returns whether the node gets a model of the core.
+    fn have_core(&self) -> bool {
+        false
+    }
     /// Prepares a node before the boot of the guest.
     fn boot(&mut self, node: &mut Node) -> Result<(), String>;
     /// Handles any mark of the guest, before [`Parts::begin`] if the mark begins a part.
@@ -117,6 +121,10 @@ struct Warm<'a> {
 }
 
 impl Parts for Warm<'_> {
+    fn have_core(&self) -> bool {
+        self.core.is_some()
+    }
+
     fn boot(&mut self, node: &mut Node) -> Result<(), String> {
         match self.from {
             From::PowerOn => self.mark(node),
@@ -192,6 +200,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         file_limits: Default::default(),
         names_program: None,
         code_costs: Default::default(),
+        core_without_window: false,
         windows: Vec::new(),
         time_limit_ps: PATIENCE * 1_000_000_000_000,
         deadlock_ps: None,
@@ -259,7 +268,10 @@ fn boot(
     watch: &mut dyn FnMut(Edge, &str),
 ) -> Result<Session, Failure> {
     let start = Point::now();
-    let config = config(guest, engine, 1, sockets);
+    let config = ClusterConfig {
+        core_without_window: parts.have_core(),
+        ..config(guest, engine, 1, sockets)
+    };
     let (_, mut nodes) =
         build::build(&config, guest.job.path()).map_err(|e| Failure::Guest(e.to_string()))?;
     let mut node = nodes.remove(0);

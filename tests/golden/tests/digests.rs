@@ -89,6 +89,7 @@ fn config(files: &Path) -> ClusterConfig {
         file_limits: Default::default(),
         names_program: None,
         code_costs: Arc::default(),
+        core_without_window: false,
         windows: vec![
             window("time", Trigger::Time { ps: 10_000_000 }),
             window(

@@ -152,6 +152,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         file_limits: Default::default(),
         names_program: None,
         code_costs: Arc::default(),
+        core_without_window: false,
         windows: Vec::new(),
         time_limit_ps: PATIENCE_S * SECOND_PS,
         deadlock_ps: None,

@@ -131,6 +131,7 @@ pub fn cluster(
         file_limits: study.file_limits,
         names_program: Some(THIS_PROGRAM.into()),
         code_costs: Arc::default(),
+        core_without_window: false,
         windows: study.windows.clone(),
         time_limit_ps: study.time_limit.0,
         deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),

@@ -321,6 +321,7 @@ fn build_node(
         .windows
         .iter()
         .any(|window| window.models.core.is_some())
+        || config.core_without_window
         || !config.code_costs.is_empty()
     {
         code.cost_by_block().map_err(BuildError::Costs)?;

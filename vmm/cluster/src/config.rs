@@ -135,6 +135,8 @@ pub struct ClusterConfig {
     /// What code costs, by which clocks advance from power-on on, on the portable engine; empty: each instruction has its nominal cost. Windows
     /// with a core replace these costs.
     pub code_costs: Arc<[KnownCost]>,
+    /// True for callers that give nodes a model of the core themselves, not by a window: clocks can then go by costs of code.
+    pub core_without_window: bool,
     /// Measurement windows of the study.
     pub windows: Vec<WindowSpec>,
     /// Virtual time at which the study ends at the latest, picoseconds.
