@@ -124,6 +124,16 @@ impl Attribution {
         into.profile.counts.extend(counts);
         let lines = naming.contended(node.index(), contended, &blocks.blocks, &numbers, spaces);
         into.profile.contended.extend(lines);
+        for sample in samples {
+            if let Some((ip, page)) = sample
+                .user
+                .as_ref()
+                .and_then(|user| Some((user.ip, user.page?)))
+            {
+                let at = (sample.address_space, ip / PAGE);
+                naming.entered.entry(at).or_insert(page);
+            }
+        }
         let mut paths: BTreeMap<(u32, Vec<u32>), Vec<u64>> = BTreeMap::new();
         let found = naming.paths(into, samples);
         for (sample, path) in samples.iter().zip(found) {

@@ -30,6 +30,8 @@ const PT_SP: usize = 152;
 pub struct UserFrame {
     /// Instruction pointer of the user code.
     pub ip: u64,
+    /// Guest-physical page of the instruction pointer: the process may have ended when frames are found. `None` if unknown.
+    pub page: Option<u64>,
     /// Stack pointer: address of the first byte of `stack`.
     pub sp: u64,
     /// Register RBP: the frame pointer, in programs that use one.
@@ -127,6 +129,7 @@ pub(crate) fn sample(
         kernel_ip: in_kernel.then_some(general.rip),
         user: user.map(|(ip, sp, bp)| UserFrame {
             ip,
+            page: physical(ram, cr3, ip).map(|at| at / PAGE * PAGE),
             sp,
             bp,
             stack: copy_stack(ram, cr3, sp),
@@ -166,22 +169,27 @@ fn copy_stack(ram: &Ram, cr3: u64, sp: u64) -> Vec<u8> {
     stack
 }
 
-/// Copies guest-linear memory, which may cross pages. Returns false if a part is not mapped or is not RAM.
-fn copy(ram: &Ram, cr3: u64, linear: u64, to: &mut [u8]) -> bool {
+/// Returns the guest-physical address of a guest-linear one.
+fn physical(ram: &Ram, cr3: u64, linear: u64) -> Option<u64> {
     let read = |at| {
         let mut word = [0; 8];
         ram.read(at, &mut word).then(|| u64::from_le_bytes(word))
     };
+    translate(read, cr3, linear)
+}
+
+/// Copies guest-linear memory, which may cross pages. Returns false if a part is not mapped or is not RAM.
+fn copy(ram: &Ram, cr3: u64, linear: u64, to: &mut [u8]) -> bool {
     let mut done = 0;
     while done < to.len() {
         let Some(at) = linear.checked_add(done as u64) else {
             return false;
         };
         let piece = ((PAGE - at % PAGE) as usize).min(to.len() - done);
-        let Some(physical) = translate(read, cr3, at) else {
+        let Some(from) = physical(ram, cr3, at) else {
             return false;
         };
-        if !ram.read(physical, &mut to[done..done + piece]) {
+        if !ram.read(from, &mut to[done..done + piece]) {
             return false;
         }
         done += piece;

@@ -192,7 +192,8 @@ impl WindowProfile {
         let mut executions = vec![0_u64; self.blocks.len()];
         for count in &self.counts {
             let counts = &count.counts;
-            executions[count.block as usize] += counts.executions + counts.partial.executions;
+            let sum = &mut executions[count.block as usize];
+            *sum = sum.saturating_add(counts.executions + counts.partial.executions);
         }
         let cycles = clock.by_block();
         let blocks = self.blocks.iter().enumerate();

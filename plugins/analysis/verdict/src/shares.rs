@@ -110,6 +110,10 @@ pub(crate) fn moments(samples: &mut [Sample]) -> impl Iterator<Item = &[Sample]>
 
 /// Returns the computation in which a sample lies.
 fn stretch_at(sequences: &Sequences, sample: &Sample) -> Option<Stretch> {
+    let (begin, end) = *sequences.extents.get(sample.rank)?;
+    if !(begin..end).contains(&sample.time) {
+        return None;
+    }
     let begins = sequences.begins.get(sample.rank)?;
     let at = begins.partition_point(|begin| *begin <= sample.time);
     let entries = &sequences.ranks.get(sample.rank)?.entries;
