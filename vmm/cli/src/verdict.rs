@@ -17,7 +17,7 @@ use crate::measured::Measured;
 use crate::openmp::analysis;
 use crate::predict::read;
 use crate::results::{RunFile, report};
-use crate::terminal::{print, print_json};
+use crate::terminal::{argument, print, print_json};
 
 /// Size in bytes of the largest trace for which a report has a verdict: each candidate is a replay of the trace.
 const LARGEST: u64 = 4 << 20;
@@ -51,10 +51,16 @@ pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
     })
 }
 
-/// Adds the verdict to a report, or a note why there is none. A run without a trace of one MPI program, or with a long trace, has neither.
+/// Adds the verdict to a report, or a note why there is none. A run without a trace of one MPI program has neither.
 pub fn add_verdict(report: &mut Report, results: &Path) {
-    let size = results.join(TRACE_FILE).metadata().map(|file| file.len());
-    if !size.is_ok_and(|size| size <= LARGEST) {
+    let Ok(size) = results.join(TRACE_FILE).metadata().map(|file| file.len()) else {
+        return;
+    };
+    if size > LARGEST {
+        report.notes.push(format!(
+            "there is no verdict, since the trace has {size} bytes, more than {LARGEST}; `nodescope verdict {}` looks for causes",
+            argument(results)
+        ));
         return;
     }
     let Ok((_, sequences)) = read(results, SequenceOptions::default()) else {
