@@ -23,7 +23,7 @@ pub struct KnownCosts {
 }
 
 impl KnownCosts {
-    /// Reads the window with most cycles among results, and changes its costs.
+    /// Reads the window with most executed blocks among results, and changes its costs.
     ///
     /// # Errors
     ///
@@ -32,14 +32,14 @@ impl KnownCosts {
         let changes = changes.all();
         let study_id = RunFile::read(results)?.study.id;
         let windows = measured_windows(results)?;
-        let all = |(_, profile): &(WindowRecord, WindowProfile)| {
+        let executed = |(_, profile): &(WindowRecord, WindowProfile)| {
             profile
                 .counts
                 .iter()
                 .map(|count| count.counts.executions)
                 .sum::<u64>()
         };
-        let Some((record, profile)) = windows.into_iter().max_by_key(all) else {
+        let Some((record, profile)) = windows.into_iter().max_by_key(executed) else {
             return Err(Failure::new(
                 Exit::Study,
                 format!(

@@ -130,9 +130,9 @@ pub struct Cpu {
     /// Work done before the current block since the last synchronisation. Work is counted in instructions. Where blocks have costs of their
     /// own ([`crate::block_costs`]), work is counted in sixteenths of a cycle, and has the running block's cost already.
     pub work: u64,
-    /// Cycles per unit of work: `nominal_cpi`, or those that a model of the core has set ([`crate::recorder`]), or a sixteenth.
+    /// Cycles per unit of work: `nominal_cpi`, or a sixteenth where blocks have costs of their own.
     pub cpi: crate::cpi::Cpi,
-    /// Costs of the node's blocks, by which the clock advances while no model is attached; null where all instructions cost the same.
+    /// The one of `cost_tables` by which the clock advances now.
     pub block_costs: *const crate::block_costs::Correction,
     /// The costs of the node's blocks for the time without a model and with one; null where all instructions cost the same.
     pub cost_tables: [*const crate::block_costs::Correction; 2],

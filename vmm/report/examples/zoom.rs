@@ -1,5 +1,5 @@
-//! Measures the script of a report's timeline: `zoom [CALLS]`. The program makes a page with that many MPI calls of 64 ranks, opens the page
-//! in Chromium, zooms from the whole run to a single call, and prints the time of the script for a frame.
+//! Measures the script of a report's timeline: `zoom [CALLS]`. The program makes a page with so many MPI calls of 64 ranks.
+//! In Chromium, the page zooms from the whole run to a single call. The program prints the time of the script for a frame.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};

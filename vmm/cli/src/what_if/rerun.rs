@@ -27,7 +27,7 @@ pub struct Rerun {
 impl Rerun {
     pub fn text(&self) -> String {
         format!(
-            "\nRun with the costs that the window measured: {}, with the changes of code {}: {:.1} % saved\n",
+            "\nRun with the costs of the window: {}, with the changes of code {}: {:.1} % saved\n",
             shown(self.before_ps),
             shown(self.after_ps),
             100.0 * self.gain
