@@ -138,7 +138,7 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
     assert_eq!(output.status.code(), Some(0), "{told}");
     assert!(told.contains(": n1, n2"), "{told}");
     let report = String::from_utf8_lossy(&output.stdout);
-    assert!(report.contains("Window \"w\""), "{report}");
+    assert!(report.contains("window \"w\""), "{report}");
     same(&work.path().join("one"), &work.path().join("two"));
     let queue = || slurm.ask("squeue", &["--noheader", "--states=pending,running"]);
     assert_eq!(queue(), "", "the hosts are given back");
