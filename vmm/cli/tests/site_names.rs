@@ -53,6 +53,7 @@ fn write_results(folder: &Path) -> u64 {
     fs::write(results.join("job.disk"), job_disk(&[program]).unwrap()).unwrap();
     let mut trace = Trace::new(2);
     trace.all(0..2, |rank| record(rank, Function::Barrier, 0x40));
+    trace.all(0..2, |rank| record(rank, Function::Allreduce, site));
     let mut receiving = receive(0, Peer::Rank(1), Tag::Value(7));
     receiving.call_site = site;
     trace.unfinished(receiving);
@@ -128,10 +129,13 @@ fn call_sites_have_names_where_the_results_have_the_program() {
     assert_eq!(found, serde_json::json!({ &address: place }));
     assert_eq!(
         predict(&["--outline", "0"]),
-        format!("MPI_Barrier at program+0x40\nMPI_Recv at ring (ring.c:5), {address}\n")
+        format!(
+            "MPI_Barrier at program+0x40\nMPI_Allreduce at ring (ring.c:5), {address}\n\
+             MPI_Recv at ring (ring.c:5), {address}\n"
+        )
     );
 
-    // So has the report, for pending calls.
+    // So has the report, for pending calls and for those that ended.
     let line =
         "rank 0 in MPI_Recv(from 1, tag 7, MPI_COMM_WORLD) at ring (ring.c:5) waits for rank 1";
     for text in [
@@ -139,12 +143,27 @@ fn call_sites_have_names_where_the_results_have_the_program() {
         told(dir.path(), &["report", "r", "--html"]),
     ] {
         assert!(text.contains(line), "{text}");
+        for site in ["program+0x40", "ring (ring.c:5)"] {
+            assert!(text.contains(site), "{text}");
+        }
     }
     let json = told(dir.path(), &["report", "r", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let pending = &json["mpi"]["standing"];
     assert_eq!(pending["calls"][0]["site"], address.as_str());
     assert_eq!(pending["places"]["0"][&address]["line"], 5);
+
+    let ended = json["mpi"]["programs"][0]["call_sites"].as_array().unwrap();
+    let calls = |function: &str| ended.iter().find(|row| row["function"] == function);
+    let [barrier, reduction] = ["MPI_Barrier", "MPI_Allreduce"].map(|name| calls(name).unwrap());
+    let place = (&barrier["site"], &barrier["place"]);
+    assert_eq!(place, (&"program+0x40".into(), &serde_json::Value::Null));
+    assert_eq!(reduction["site"], address.as_str());
+    assert_eq!(reduction["place"]["line"], 5);
+    assert_eq!(
+        (&reduction["ranks"], &reduction["calls"]),
+        (&2.into(), &2.into())
+    );
 
     // Without the program, all call sites keep their addresses.
     fs::remove_file(dir.path().join("r/job.disk")).unwrap();

@@ -5,6 +5,7 @@
 //! depends only on its input: the same input gives the same bytes.
 
 mod breakdown;
+mod call_sites;
 mod call_timeline;
 mod calls;
 mod charts;
@@ -31,6 +32,7 @@ pub use breakdown::{
     CYCLE, ClockCheck, EventValue, MpiValue, PrivilegeValue, Scope, ScopeKind, TermValue,
     WindowReport,
 };
+pub use call_sites::CallSiteRow;
 pub use code::{CodeCosts, CodeReport};
 pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
 pub use findings::{Finding, FindingKind};
@@ -204,10 +206,14 @@ impl Report {
         }
     }
 
-    /// Lets `add` add names of the call sites of calls that the page shows, program by program.
+    /// Lets `add` add names of the call sites of calls, program by program.
     pub fn locate_calls(&mut self, mut add: impl FnMut(&mut SiteNames, BTreeSet<Site>)) {
-        for timeline in &mut self.call_timelines {
-            timeline.locate(&mut add);
+        let programs = self.mpi.iter_mut().flat_map(|mpi| &mut mpi.programs);
+        for (number, program) in programs.enumerate() {
+            program.locate(&mut add);
+            if let Some(timeline) = self.call_timelines.get_mut(number) {
+                timeline.names.clone_from(&program.names);
+            }
         }
     }
 

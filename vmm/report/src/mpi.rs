@@ -1,17 +1,19 @@
 //! The report of the trace: MPI profile, communication matrix, timeline.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use nodescope_hypercall::{Class, Function, Peer, ProcessKind};
 use nodescope_trace::profile::Traffic;
 use nodescope_trace::{
     Body, Caller, FunctionProfile, MatrixBuilder, MpiCall, MpiProgram, PendingCalls,
-    PendingCallsBuilder, Profile, ProgramFinder, TraceError, TraceReader, Wait, WaitBuilder,
+    PendingCallsBuilder, Profile, ProgramFinder, Site, SiteNames, TraceError, TraceReader, Wait,
+    WaitBuilder,
 };
 use nodescope_window::WindowRecord;
 use serde::Serialize;
 
+use crate::call_sites::CallSiteRow;
 use crate::call_timeline::CallTimeline;
 use crate::calls::{CallSum, Calls, Programs};
 
@@ -52,10 +54,25 @@ pub struct ProgramReport {
     pub functions: Vec<FunctionRow>,
     /// Sums for each pair of a rank and a function.
     pub rank_functions: Vec<FunctionRow>,
+    /// Sums over all ranks for each pair of a place in the program and a function that was called from there, longest total first.
+    pub call_sites: Vec<CallSiteRow>,
     /// Point-to-point messages, by sender and receiver.
     pub matrix: Vec<MatrixCell>,
     /// Point-to-point messages, by size.
     pub message_sizes: Vec<MessageSize>,
+    #[serde(skip)]
+    pub(crate) names: SiteNames,
+}
+
+impl ProgramReport {
+    /// Lets `add` add names of the program's call sites.
+    pub(crate) fn locate(&mut self, add: &mut dyn FnMut(&mut SiteNames, BTreeSet<Site>)) {
+        let sites = self.call_sites.iter().map(|row| row.site).collect();
+        add(&mut self.names, sites);
+        for row in &mut self.call_sites {
+            row.name(&self.names);
+        }
+    }
 }
 
 /// Sums of a rank over all functions.
@@ -207,6 +224,9 @@ struct ProgramSums {
     profile: Profile,
     matrix: MatrixBuilder,
     ranks: BTreeMap<u32, RankRow>,
+    names: SiteNames,
+    /// Time that calls waited, picoseconds, by place and function.
+    waited: BTreeMap<(Site, Function), u64>,
 }
 
 impl ProgramSums {
@@ -224,7 +244,10 @@ impl ProgramSums {
             profile,
             matrix,
             mut ranks,
+            mut names,
+            waited,
         } = self;
+        names.executables.clone_from(&program.names);
         let (from, to) = program.span.unwrap_or((0, 0));
         let seconds = to.saturating_sub(from) as f64 / 1e12;
         let rate = |calls: u64| (seconds > 0.0).then(|| calls as f64 / seconds);
@@ -258,6 +281,13 @@ impl ProgramSums {
                 bytes,
             })
             .collect();
+        let mut call_sites: Vec<CallSiteRow> = (profile.sites())
+            .map(|(site, function, sums)| {
+                let waited = waited.get(&(site, function)).copied().unwrap_or(0);
+                CallSiteRow::new(site, function, sums, waited, &names)
+            })
+            .collect();
+        call_sites.sort_by_key(|row| std::cmp::Reverse(row.time_ps));
         let cells = matrix.matrix().cells();
         let matrix = cells
             .map(|(from, to, Traffic { messages, bytes })| MatrixCell {
@@ -280,9 +310,11 @@ impl ProgramSums {
                 .entries()
                 .map(|(rank, function, sums)| function_row(Some(rank), function, sums))
                 .collect(),
+            call_sites,
             matrix,
             message_sizes,
             ranks: ranks.into_values().collect(),
+            names,
         }
     }
 }
@@ -299,6 +331,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     let mut programs = Programs::default();
     let mut finder = ProgramFinder::default();
     let mut sums: Vec<ProgramSums> = Vec::new();
+    let mut program_of = ProgramOf::new();
 
     let reader = TraceReader::open(file)?;
     let nodes = reader.header().nodes.clone();
@@ -312,10 +345,6 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
             }
         };
         pending.add(&event);
-        if !windows.is_empty() {
-            waits.add(&event);
-            add_waits(&parts, &programs, &mut traced.calls, waits.take());
-        }
         traced.summary.events += 1;
         traced.summary.end_ps = traced.summary.end_ps.max(event.stamp.time);
         if let Some(caller) = finder.caller(&event) {
@@ -325,8 +354,15 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
             if let Body::Mpi(call) = &event.body {
                 sums.profile.add_call(call);
                 sums.matrix.add_record(&call.record);
+                sums.names.learn(&call.record);
+                let process = (event.node, call.record.thread.pid, caller.rank);
+                program_of.insert(process, caller.program);
             }
         }
+        waits.add(&event);
+        let done = waits.take();
+        add_waits_of_sites(&mut sums, &program_of, &done);
+        add_waits(&parts, &programs, &mut traced.calls, done);
         match &event.body {
             Body::Mpi(call) => {
                 if let Peer::Rank(rank) = call.record.rank {
@@ -352,7 +388,9 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         }
     }
 
-    add_waits(&parts, &programs, &mut traced.calls, waits.finish());
+    let done = waits.finish();
+    add_waits_of_sites(&mut sums, &program_of, &done);
+    add_waits(&parts, &programs, &mut traced.calls, done);
     for (node, caller) in finder.settle() {
         sums.resize_with(finder.programs().len(), ProgramSums::default);
         sums[caller.program].join(&caller, name_of(node));
@@ -364,6 +402,21 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         .collect();
     add_timelines(&mut traced, file)?;
     Ok(traced)
+}
+
+/// Number of the program of a process, which is one of its ranks, by the process's node, its id and its rank.
+type ProgramOf = HashMap<(u32, u32, u32), usize>;
+
+/// Adds the time that calls waited to the sums of their call sites.
+fn add_waits_of_sites(sums: &mut [ProgramSums], program_of: &ProgramOf, waits: &[Wait]) {
+    for wait in waits {
+        let program = program_of.get(&(wait.node, wait.pid, wait.rank));
+        if let Some(sums) = program.and_then(|&program| sums.get_mut(program)) {
+            let site = sums.profile.counted_site(wait.site, wait.function);
+            let waited = sums.waited.entry((site, wait.function)).or_default();
+            *waited = waited.saturating_add(wait.time);
+        }
+    }
 }
 
 /// Adds the time that calls waited inside the measured parts of each window to the window's `calls`.
@@ -403,9 +456,8 @@ fn add_timelines(traced: &mut Traced, file: &Path) -> Result<(), TraceError> {
     }
     let mut finder = ProgramFinder::default();
     let mut waits = WaitBuilder::with_messages();
-    // The process of a wait is a rank of one of the programs.
-    let mut programs: HashMap<(u32, u32, u32), usize> = HashMap::new();
-    let add_waits = |waits: Vec<Wait>, programs: &HashMap<_, usize>, calls: &mut [CallTimeline]| {
+    let mut programs = ProgramOf::new();
+    let add_waits = |waits: Vec<Wait>, programs: &ProgramOf, calls: &mut [CallTimeline]| {
         for wait in waits {
             let program = programs.get(&(wait.node, wait.pid, wait.rank));
             if let Some(calls) = program.and_then(|&program| calls.get_mut(program)) {
@@ -434,7 +486,7 @@ fn add_timelines(traced: &mut Traced, file: &Path) -> Result<(), TraceError> {
         }
     }
     add_waits(waits.finish(), &programs, &mut calls);
-    for (calls, program) in calls.iter_mut().zip(finder.programs()) {
+    for (calls, program) in calls.iter_mut().zip(&traced.report.programs) {
         calls.finish(&program.names);
     }
     traced.timelines = timelines;

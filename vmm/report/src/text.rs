@@ -6,6 +6,7 @@ use nodescope_trace::PendingCalls;
 use nodescope_verdict::{NO_CAUSE, Verdict};
 
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
+use crate::call_sites;
 use crate::mpi::{FunctionRow, MOST_PROGRAMS, MpiReport, ProgramReport, RankRow};
 use crate::sampled::SampledReport;
 use crate::table::{Table, hanging, wrap};
@@ -342,7 +343,9 @@ pub(crate) fn mpi_tables(mpi: &ProgramReport) -> Vec<Table> {
     }
     let mut tables = vec![by_rank];
     if !functions.rows.is_empty() {
-        tables.extend([functions, both]);
+        tables.push(functions);
+        tables.extend(call_sites::table(&mpi.call_sites));
+        tables.push(both);
     }
     tables
 }

@@ -152,6 +152,11 @@ fn functions_lines_and_blocks_by_hand() {
     let names: Vec<&str> = code.mpi.iter().map(|mpi| mpi.function.as_str()).collect();
     assert_eq!(names, ["MPI_Allreduce", "MPI_Send"]);
     assert_eq!(code.mpi[0].functions[0].function, "opal_progress");
+    for mpi in &code.mpi {
+        let paths: Vec<_> = mpi.paths.iter().map(|path| &path.frames[..]).collect();
+        assert_eq!(paths, [["main"]]);
+        assert_eq!(mpi.paths[0].cycles_65536, mpi.costs.cycles_65536);
+    }
 }
 
 #[test]

@@ -44,6 +44,9 @@ fn each_program_has_the_profile_that_it_has_alone() {
         assert_eq!(together, alone, "{what}");
         for (program, launch) in together.iter().zip(&pair) {
             assert_eq!(program.ranks.len() as u32, program.world_size, "{what}");
+            let sites: u64 = program.call_sites.iter().map(|row| row.time_ps).sum();
+            let functions: u64 = program.functions.iter().map(|row| row.time_ps).sum();
+            assert_eq!(sites, functions, "{what}");
             if launch.ranks > 1 {
                 assert!(!program.matrix.is_empty() && program.functions.len() == 5);
             }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 
 use crate::event::{Body, Event, MpiCall};
+use crate::site::Site;
 
 /// Sums of one rank in one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,10 +85,23 @@ fn received(record: &MpiRecord) -> u64 {
     }
 }
 
-/// Calls, bytes and time of every rank in every function.
+/// Number of functions with call sites that a profile tells apart. A damaged trace may have any number.
+const MOST_SITES: usize = 10_000;
+
+/// Sums of one function at one call site.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteProfile {
+    /// Sums of all ranks.
+    pub sums: FunctionProfile,
+    /// Time inside the calls, picoseconds, by rank.
+    pub times: BTreeMap<u32, u64>,
+}
+
+/// Calls, bytes and time of every rank in every function, and of every call site.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     entries: BTreeMap<(u32, Function), FunctionProfile>,
+    sites: BTreeMap<(Site, Function), SiteProfile>,
 }
 
 impl Profile {
@@ -100,12 +114,31 @@ impl Profile {
 
     /// Adds a call.
     pub fn add_call(&mut self, call: &MpiCall) {
-        if let Peer::Rank(rank) = call.record.rank {
-            self.entries
-                .entry((rank, call.record.function))
-                .or_default()
-                .add_call(call);
+        let record = &call.record;
+        let Peer::Rank(rank) = record.rank else {
+            return;
+        };
+        let entry = self.entries.entry((rank, record.function)).or_default();
+        entry.add_call(call);
+        let site = self.counted_site(Site::of(record), record.function);
+        let site = self.sites.entry((site, record.function)).or_default();
+        site.sums.add_call(call);
+        let time = site.times.entry(rank).or_default();
+        *time = time.saturating_add(call.time_inside);
+    }
+
+    /// Returns the call site at which calls of `function` from `site` count: the unknown site for those that are too many to be told apart.
+    pub fn counted_site(&self, site: Site, function: Function) -> Site {
+        match self.sites.len() < MOST_SITES || self.sites.contains_key(&(site, function)) {
+            true => site,
+            false => Site::default(),
         }
+    }
+
+    /// Returns the sums of every function at every call site.
+    pub fn sites(&self) -> impl Iterator<Item = (Site, Function, &SiteProfile)> {
+        let sites = self.sites.iter();
+        sites.map(|(&(site, function), profile)| (site, function, profile))
     }
 
     /// Returns the sums of `rank` in `function`; zeros if the rank made no such call.
@@ -358,6 +391,23 @@ mod tests {
         assert_eq!(ranks, [(0, 5, 655), (1, 31, 160)]);
         assert_eq!(profile.entries().count(), 5);
         assert_eq!(FunctionProfile::default().mean_time(), 0.0);
+    }
+
+    #[test]
+    fn call_sites_beyond_the_limit_count_together() {
+        let mut profile = Profile::default();
+        for site in (1..=MOST_SITES as u64 + 2).chain([1]) {
+            let mut call = call(0, Function::Send, 1);
+            call.record.call_site = site;
+            profile.add_call(&call);
+        }
+        let calls = |address: u64| {
+            let of = |(site, _, _): &(Site, Function, &SiteProfile)| site.address == address;
+            profile.sites().find(of).map(|(_, _, site)| site.sums.calls)
+        };
+        assert_eq!([1, 2, 0].map(calls), [Some(2), Some(1), Some(2)]);
+        assert_eq!(calls(MOST_SITES as u64 + 1), None);
+        assert_eq!(profile.sites().count(), MOST_SITES + 1);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::pending::operation::{
     Kind, RequiredMembers, collective_object, messages, required_members,
 };
 use crate::programs::ProgramFinder;
+use crate::site::Site;
 
 /// A part of a call in which the caller waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +39,8 @@ pub struct Wait {
     pub pid: u32,
     /// MPI function in which the caller waited.
     pub function: Function,
+    /// Place of the call in the program.
+    pub site: Site,
     /// Time at which the waiting began, picoseconds.
     pub from: u64,
     /// Time at which the waiting ended, picoseconds.
@@ -284,6 +287,7 @@ impl WaitBuilder {
             rank,
             pid: record.thread.pid,
             function: record.function,
+            site: Site::of(record),
             from: call.entry.time,
             until: call.exit.time,
             time: 0,

@@ -111,7 +111,6 @@ impl CallTimeline {
         let Some(rank) = record.rank.rank().filter(|rank| self.ranks.contains(rank)) else {
             return;
         };
-        self.names.learn(record);
         let Some(lane) = self.lane(rank, record.thread.tid) else {
             self.undrawn = self.undrawn.saturating_add(record.calls);
             return;
@@ -208,18 +207,12 @@ impl CallTimeline {
         }
     }
 
-    /// Ends the timeline after its last call. The program's executables have these names.
-    pub(crate) fn finish(&mut self, executables: &BTreeSet<String>) {
-        self.names.executables.clone_from(executables);
+    /// Ends the timeline after its last call. Call sites have these names.
+    pub(crate) fn finish(&mut self, names: &SiteNames) {
+        self.names.clone_from(names);
         self.lanes.iter_mut().for_each(Lane::flush);
         self.lanes.sort_by_key(|lane| (lane.rank, lane.thread));
         self.index.clear();
-    }
-
-    /// Lets `add` add names of the call sites.
-    pub(crate) fn locate(&mut self, add: &mut dyn FnMut(&mut SiteNames, BTreeSet<Site>)) {
-        let sites = self.kinds.iter().map(|(_, site)| *site).collect();
-        add(&mut self.names, sites);
     }
 }
 

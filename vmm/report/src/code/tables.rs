@@ -148,6 +148,7 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
     }
     if !code.mpi.is_empty() {
         tables.push(mpi(code, shape));
+        tables.extend(mpi_paths(code, shape));
     }
     tables.extend(contended(code, shape));
     if !code.roofline.functions.is_empty() {
@@ -372,6 +373,48 @@ fn mpi(code: &CodeReport, shape: &Shape) -> Table {
             .push(format!("{more} more MPI functions in report.json"));
     }
     table
+}
+
+/// Returns the table of call paths to MPI functions; `None` without samples inside MPI.
+fn mpi_paths(code: &CodeReport, shape: &Shape) -> Option<Table> {
+    let mut paths: Vec<_> = (code.mpi.iter())
+        .flat_map(|mpi| mpi.paths.iter().map(|path| (mpi.function.as_str(), path)))
+        .collect();
+    let known = paths.iter().filter(|(_, path)| path.samples > 0);
+    let first = known.clone().next()?.1;
+    // The frames before `main` are the same in all paths.
+    let all = |depth: usize| {
+        let frame = first.frames.get(depth);
+        frame.is_some()
+            && known
+                .clone()
+                .all(|(_, path)| path.frames.get(depth) == frame)
+    };
+    let common = (0..).take_while(|&depth| all(depth)).count();
+    let common = common.min(first.frames.len().saturating_sub(1));
+    paths.sort_by_key(|(_, path)| std::cmp::Reverse(path.cycles_65536));
+    let head = ["by way of", "function", "share", "cycles", "samples"];
+    let mut table = Table::new(
+        "Code inside MPI calls, by call path. Estimated: the cycles of a rank inside a function are divided by samples",
+        2,
+        &head,
+    )
+    .about("code");
+    for (function, path) in paths {
+        let frames = match path.frames.get(common..) {
+            _ if path.samples == 0 => "(no sample)".into(),
+            Some(frames @ [_, ..]) => frames.join(" > "),
+            _ => path.frames.join(" > "),
+        };
+        table.row(vec![
+            cut_left(&frames, shape.width + 14),
+            function.into(),
+            share(path.cycles_65536, code.total.cycles_65536),
+            si(path.cycles_65536 as f64 / CYCLE as f64),
+            grouped(path.samples.into()),
+        ]);
+    }
+    Some(table.limited(shape.rows))
 }
 
 /// Minimum share of a contended line in the cycles of the code, for a row of the table.
