@@ -226,7 +226,7 @@ impl Platform for Bare {
         }
         self.answer
     }
-    fn context(&mut self, _: u16, cr3: u64) -> Context {
+    fn context(&mut self, _: u16, cr3: u64, _: u64) -> Context {
         let known = self.spaces.iter().position(|space| *space == cr3);
         let index = known.unwrap_or_else(|| {
             self.spaces.push(cr3);

@@ -98,6 +98,7 @@ impl KvmVcpu {
             now: self.state.time.cycles,
             instructions: self.state.time.instructions,
             cr3: sregs.cr3,
+            thread: sregs.fs.base,
             privilege: if user {
                 Privilege::User
             } else {

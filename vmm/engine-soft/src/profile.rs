@@ -386,6 +386,13 @@ impl Cpu {
         self.record().executions += 1;
     }
 
+    /// Changes the context after the base of FS has changed: another thread runs.
+    pub fn change_thread(&mut self) {
+        if self.attached {
+            self.change_context();
+        }
+    }
+
     /// Returns the record of the running block.
     #[inline(always)]
     fn record(&mut self) -> &mut Record {

@@ -3,7 +3,7 @@
 use nodescope_engine::{EngineError, Exit, Limit, Platform, StopReport};
 use nodescope_plugin_api::Counters;
 use nodescope_x86::bits::rflags;
-use nodescope_x86::state::InterruptShadow;
+use nodescope_x86::state::{InterruptShadow, seg};
 use nodescope_x86::{Exception, MpState, Vector};
 
 use crate::cpu::Cpu;
@@ -574,11 +574,11 @@ impl Cpu {
         }
     }
 
-    /// Asks the platform for the vCPU's context (address space and MPI function), and selects the records of this context. Where the
+    /// Asks the platform for the vCPU's context (address space and the thread's MPI function), and selects the records of this context. Where the
     /// context has changed, first hands over the counters of the previous context.
     pub fn refresh_context(&mut self) {
-        let (id, cr3) = (self.id, self.control.cr3);
-        let context = self.platform().context(id, cr3);
+        let (id, cr3, thread) = (self.id, self.control.cr3, self.segment_base[seg::FS]);
+        let context = self.platform().context(id, cr3, thread);
         if !self.context_known {
             // The time in which the vCPU slept since the model was attached belongs to this address space, too.
             self.context = context;

@@ -39,6 +39,8 @@ pub struct Hypercall {
     pub instructions: u64,
     /// Address space of the caller: the value of CR3.
     pub cr3: u64,
+    /// Thread of the caller: the base of FS, where Linux keeps the address of the thread's own data on x86-64.
+    pub thread: u64,
     /// Privilege of the caller.
     pub privilege: Privilege,
 }
@@ -122,9 +124,9 @@ pub trait Platform {
         let _ = (instruction, memory);
     }
 
-    /// Returns the context of the address space of this CR3, for counters and references. The engine asks while a model is attached:
-    /// when the vCPU starts to run, when CR3 changes, and after accesses to the platform.
-    fn context(&mut self, vcpu: u16, cr3: u64) -> Context;
+    /// Returns the context of a thread, the base of FS, in the address space of this CR3, for counters and references. The engine asks while
+    /// a model is attached: when the vCPU starts to run, when CR3 or the base of FS changes, and after accesses to the platform.
+    fn context(&mut self, vcpu: u16, cr3: u64, thread: u64) -> Context;
     /// Passes a memory reference that the L0 filter cache could not answer to the model. Updates of the running vCPU's own L0 filter cache
     /// are pushed to `updates`; the platform keeps updates of other vCPUs until these run. `hits` are the hits that the L0 filter cache has
     /// answered before.

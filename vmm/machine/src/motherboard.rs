@@ -45,10 +45,9 @@ pub struct NodeEvent {
     pub refused: Option<Box<FileRefusal>>,
 }
 
-/// Meaning of a [`Context`]: an address space, and the MPI function that is executing in its process.
+/// Meaning of a [`Context`]: an address space, and the MPI function that the running thread of its process is executing.
 ///
-/// The function is recorded per process, not per thread: if threads call MPI at the same time, the last entry counts. Kernel threads run in
-/// the address space that was loaded before, and count for it.
+/// Kernel threads run in the address space that was loaded before, and count for it: inside MPI if one of the process's threads is inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Activity {
     /// Address space: the value of CR3.
@@ -86,12 +85,12 @@ pub struct Motherboard {
     /// Changes of each vCPU's L0 filter cache that accesses of other vCPUs have caused; applied before the vCPU runs again.
     pub(crate) updates: Vec<Vec<L0Update>>,
     pub(crate) contexts: HashMap<Activity, Context>,
-    /// For each vCPU, the address space and context of its last look-up. `None` before the first look-up, and after any process of the
+    /// For each vCPU, the address space, thread and context of its last look-up. `None` before the first look-up, and after any process of the
     /// node has entered or left an MPI function.
-    pub(crate) recent: Vec<Option<(u64, Context)>>,
+    pub(crate) recent: Vec<Option<((u64, u64), Context)>>,
     pub(crate) activities: Vec<Activity>,
-    /// MPI function that is executing in the process of each address space.
-    pub(crate) inside: HashMap<u64, Function>,
+    /// MPI function that each thread is executing, by address space and thread.
+    pub(crate) inside: BTreeMap<(u64, u64), Function>,
     pub(crate) accounts: Accounts,
     pub(crate) events: Events,
     /// True if the waiting events have reached their limit. The running vCPU must then pause until the quantum ends and the events are
@@ -181,7 +180,7 @@ impl Motherboard {
             contexts: HashMap::new(),
             recent: vec![None; vcpus],
             activities: Vec::new(),
-            inside: HashMap::new(),
+            inside: BTreeMap::new(),
             accounts: Accounts::new(),
             events: Events::default(),
             pause_requested: false,
@@ -279,14 +278,15 @@ impl Motherboard {
         ) {
             self.recent.fill(None);
         }
+        let caller = (call.cr3, call.thread);
         match &request {
             Request::MpiEnter(enter, _)
-                if self.inside.len() < MOST_ACTIVITIES || self.inside.contains_key(&call.cr3) =>
+                if self.inside.len() < MOST_ACTIVITIES || self.inside.contains_key(&caller) =>
             {
-                self.inside.insert(call.cr3, enter.function);
+                self.inside.insert(caller, enter.function);
             }
             Request::MpiEvents(_) | Request::MpiPollFailed(_) => {
-                self.inside.remove(&call.cr3);
+                self.inside.remove(&caller);
             }
             _ => {}
         }
@@ -481,16 +481,21 @@ impl Platform for Motherboard {
         self.notes.undefined(instruction, memory);
     }
 
-    fn context(&mut self, vcpu: u16, cr3: u64) -> Context {
+    fn context(&mut self, vcpu: u16, cr3: u64, thread: u64) -> Context {
         let recent = &mut self.recent[usize::from(vcpu)];
         if let Some((last, context)) = *recent
-            && last == cr3
+            && last == (cr3, thread)
         {
             return context;
         }
+        // Kernel threads have no base of FS.
+        let function = match thread {
+            0 => self.inside.range((cr3, 0)..=(cr3, u64::MAX)).next(),
+            _ => self.inside.get_key_value(&(cr3, thread)),
+        };
         let activity = Activity {
             cr3,
-            function: self.inside.get(&cr3).copied(),
+            function: function.map(|(_, function)| *function),
         };
         // All activities beyond the maximum number share the last context.
         let next = Context(self.activities.len().min(MOST_ACTIVITIES - 1) as u32);
@@ -502,7 +507,7 @@ impl Platform for Motherboard {
             activities.push(activity);
             next
         });
-        *recent = Some((cr3, context));
+        *recent = Some(((cr3, thread), context));
         context
     }
 

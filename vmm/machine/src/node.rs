@@ -16,6 +16,7 @@ use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_hypercall::{Function, NodeIdentity};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{CoreModel, MemoryModel};
+use nodescope_x86::state::seg;
 use nodescope_x86::{MpState, VcpuState};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -516,7 +517,10 @@ impl Node {
         }
         if !self.halted[v] {
             let state = self.vcpus[v].save();
-            let context = self.motherboard.context(v as u16, state.control.cr3);
+            let thread = state.segments.data[seg::FS].base;
+            let context = self
+                .motherboard
+                .context(v as u16, state.control.cr3, thread);
             sampler.push(sample(v as u16, now, context, &state, &self.ram));
         }
         self.motherboard.sample_at[v] = sampler.next(now);

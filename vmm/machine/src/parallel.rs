@@ -641,8 +641,8 @@ impl Platform for Access<'_> {
         answer
     }
 
-    fn context(&mut self, vcpu: u16, cr3: u64) -> Context {
-        self.access(|motherboard| motherboard.context(vcpu, cr3))
+    fn context(&mut self, vcpu: u16, cr3: u64, thread: u64) -> Context {
+        self.access(|motherboard| motherboard.context(vcpu, cr3, thread))
     }
 
     fn reference(

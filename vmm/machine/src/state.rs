@@ -70,10 +70,10 @@ pub struct NodeState {
     pub has_subscribed_event: bool,
     /// Meaning of each [`Context`], indexed by the context's number.
     pub activities: Vec<Activity>,
-    /// For each vCPU, its last address space and the context of this address space; `None` if the context must be looked up again.
-    pub recent: Vec<Option<(u64, Context)>>,
-    /// MPI function that is executing in the process of each address space.
-    pub inside: BTreeMap<u64, Function>,
+    /// For each vCPU, its last address space and thread, and their context; `None` if the context must be looked up again.
+    pub recent: Vec<Option<((u64, u64), Context)>>,
+    /// MPI function that each thread is executing, by address space and thread.
+    pub inside: BTreeMap<(u64, u64), Function>,
     /// Notes for the user about refused hypercalls.
     pub notes: Notes,
     /// Quota and lengths of the guest's result files.
@@ -174,7 +174,7 @@ impl NodeState {
             DeviceState::Net(net) => net.outgoing.iter().all(unsent),
             _ => true,
         });
-        let known = |recent: &Option<(u64, Context)>| {
+        let known = |recent: &Option<((u64, u64), Context)>| {
             recent.is_none_or(|(_, context)| (context.0 as usize) < self.activities.len())
         };
         let event = |event: &NodeEvent| {
@@ -250,7 +250,7 @@ impl Node {
             has_subscribed_event: motherboard.has_subscribed_event,
             activities: motherboard.activities.clone(),
             recent: motherboard.recent.clone(),
-            inside: motherboard.inside.iter().map(|(k, v)| (*k, *v)).collect(),
+            inside: motherboard.inside.clone(),
             notes: motherboard.notes.clone(),
             files: motherboard.files.save(),
             code: self.ram().regions().iter().map(|r| r.code.save()).collect(),
@@ -317,7 +317,7 @@ impl Node {
         motherboard.contexts = contexts;
         motherboard.activities = state.activities;
         motherboard.recent = state.recent;
-        motherboard.inside = state.inside.into_iter().collect();
+        motherboard.inside = state.inside;
         motherboard.notes = state.notes;
         let regions = self.ram().regions();
         let mut maps = regions.iter().zip(&state.code);

@@ -1,7 +1,7 @@
 //! Guests that make endless or senseless hypercalls: the node needs bounded memory for these calls, and results are the same in every run.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use nodescope_engine::{
     EngineError, Exit, GuestVirtual, Hypercall, Limit, MemoryFault, Platform, Vcpu,
@@ -23,6 +23,9 @@ const QUANTUM: u64 = 290_000;
 /// Length of the guest's loop around a hypercall, in cycles.
 const LOOP: u64 = 10;
 
+/// Base of FS of the thread that makes the hypercalls.
+const THREAD: u64 = 0x2000;
+
 /// Function that returns the operation and arguments of a call, given the call's number.
 type Calls = Box<dyn FnMut(u64) -> (u32, [u64; 5]) + Send>;
 
@@ -33,6 +36,8 @@ struct Caller {
     refused: u64,
     /// Transports in all answers, one bit for each transport's number.
     transports: Arc<AtomicU32>,
+    /// After each call, the contexts of the calling thread, of another thread of the process, and of a kernel thread.
+    contexts: Arc<Mutex<Vec<[u32; 3]>>>,
     memory: Memory,
     cycles: u64,
     state: VcpuState,
@@ -76,9 +81,13 @@ impl Vcpu for Caller {
                 now: self.cycles,
                 instructions: self.made,
                 cr3: 0x1000,
+                thread: THREAD,
                 privilege: Privilege::User,
             };
             let answer = platform.hypercall(&call, &mut self.memory);
+            let of = [THREAD, THREAD + 0x1000, 0];
+            let contexts = of.map(|thread| platform.context(0, call.cr3, thread).0);
+            self.contexts.lock().unwrap().push(contexts);
             assert_eq!(answer.eax, SIGNATURE);
             self.transports.fetch_or(1 << answer.ebx, Ordering::Relaxed);
             self.refused += u64::from(answer.edx == Status::OverLimit as u32);
@@ -117,10 +126,15 @@ impl Vcpu for Caller {
 }
 
 fn node(memory: Vec<u8>, calls: Calls) -> Node {
-    node_with(memory, calls, Arc::default())
+    node_with(memory, calls, Arc::default(), Arc::default())
 }
 
-fn node_with(memory: Vec<u8>, calls: Calls, transports: Arc<AtomicU32>) -> Node {
+fn node_with(
+    memory: Vec<u8>,
+    calls: Calls,
+    transports: Arc<AtomicU32>,
+    contexts: Arc<Mutex<Vec<[u32; 3]>>>,
+) -> Node {
     assert_eq!(LEAF, 0x4e53_4350, "what the engine takes for a call");
     let topology = NodeTopology::uniform(1, 1, 1, 2 << 20);
     let parts = NodeParts {
@@ -133,6 +147,7 @@ fn node_with(memory: Vec<u8>, calls: Calls, transports: Arc<AtomicU32>) -> Node 
             made: 0,
             refused: 0,
             transports,
+            contexts,
             memory: Memory(memory),
             cycles: 0,
             state: VcpuState::reset(),
@@ -233,7 +248,7 @@ fn answers_state_the_transport() {
     for (doorbell, transport) in [(false, TRANSPORT_DIRECT), (true, TRANSPORT_DOORBELL)] {
         let seen = Arc::<AtomicU32>::default();
         let calls = |number| (number as u32 % 14, [0, number % 200, 0, 0, 0]);
-        let mut node = node_with(vec![0; 4096], Box::new(calls), seen.clone());
+        let mut node = node_with(vec![0; 4096], Box::new(calls), seen.clone(), Arc::default());
         if doorbell {
             node.use_doorbell();
         }
@@ -345,4 +360,29 @@ fn a_node_that_is_told_to_stop_while_it_runs_stops_soon() {
     assert_eq!(node.run_until(u64::MAX).unwrap(), NodeStatus::Running);
     let slice = nodescope_machine::node::TIME_SLICE_CYCLES;
     assert!((12_345 * LOOP..12_345 * LOOP + slice + LOOP).contains(&node.now()));
+}
+
+#[test]
+fn a_thread_inside_mpi_leaves_the_others_outside() {
+    let mut one = Vec::new();
+    let thread = ThreadId { pid: 1, tid: 1 };
+    MpiRecord::new(Function::Send, thread, Peer::Rank(0), 0).encode(&mut one);
+    let length = one.len() as u64;
+    let calls = move |number| match number % 2 {
+        0 => (
+            Operation::MpiEnter as u32,
+            [Function::Send as u64, 1 << 32, 0, 0, 0],
+        ),
+        _ => (Operation::MpiEvent as u32, [0, length, 0, 0, 0]),
+    };
+    let contexts: Arc<Mutex<Vec<[u32; 3]>>> = Arc::default();
+    let mut node = node_with(one, Box::new(calls), Arc::default(), contexts.clone());
+    node.run_until(4 * LOOP).unwrap();
+    let contexts = contexts.lock().unwrap();
+    // A kernel thread counts for the process, and is inside MPI with any of its threads.
+    let inside = contexts[0][0];
+    let outside = contexts[0][1];
+    assert_ne!(inside, outside);
+    let expected = [[inside, outside, inside], [outside; 3]];
+    assert_eq!(contexts[..], [expected, expected].concat());
 }

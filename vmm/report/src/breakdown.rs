@@ -6,7 +6,10 @@
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
-use nodescope_plugin_api::{Context, Counters, FLOP_CLASSES, Privilege, Term};
+use nodescope_plugin_api::{
+    Context, Counters, FLOP_CLASSES, Privilege, STALL_TERMS, StallTerm, Term,
+};
+use nodescope_profile::Costs;
 use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use serde::Serialize;
 
@@ -16,6 +19,7 @@ use crate::cores::{CoreStacks, CoreTimes};
 use crate::flops::Flops;
 use crate::input::{CoreCpi, ReportError};
 use crate::sampled::SampledReport;
+use crate::spinning::{self, Spinning};
 use crate::timed::TimedReport;
 
 /// Number of units (1/65536 of a cycle) in one cycle.
@@ -110,7 +114,7 @@ pub struct Scope {
 /// Term of a CPI stack, with its cycles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TermValue {
-    /// Name of the term: `core`, `L1`, `L2`, ..., `memory_local`, `memory_remote`, `memory_other`, `mpi`, `unattributed`.
+    /// Name of the term: `core`, `L1`, `L2`, ..., `memory_local`, `memory_remote`, `memory_other`, `mpi`, `spinning`, `unattributed`.
     pub term: String,
     /// Cycles of the term, in 1/65536.
     pub cycles_65536: i128,
@@ -253,6 +257,10 @@ struct Sum {
     stalls: u128,
     events: BTreeMap<(Term, String), (u128, u128)>,
     mpi: BTreeMap<Function, InMpi>,
+    /// Part of `core` in code that waits for other threads.
+    spinning_core: i128,
+    /// Stalls of this code, by term; they are part of `events`.
+    spinning_stalls: [u128; STALL_TERMS],
     flops: [u128; FLOP_CLASSES],
     flops_in_mpi: u128,
     privileges: [AtPrivilege; 2],
@@ -308,6 +316,17 @@ impl Sum {
         *self.cycles_at.entry(rate.frequency).or_default() += modelled;
     }
 
+    /// Counts code outside MPI that waits for other threads, which `count` has counted as work.
+    fn count_spinning(&mut self, costs: &Costs, rate: Rate) {
+        let core = match rate.core {
+            Some(cpi) => costs.instructions as i128 * i128::from(cpi),
+            None => costs.core_65536 + costs.long_cycles as i128 * CYCLE,
+        };
+        self.spinning_core += core;
+        let stalls = self.spinning_stalls.iter_mut().zip(costs.stalls);
+        stalls.for_each(|(sum, cycles)| *sum += cycles);
+    }
+
     fn add(&mut self, other: &Sum) {
         self.instructions += other.instructions;
         self.instructions_in_mpi += other.instructions_in_mpi;
@@ -327,6 +346,9 @@ impl Sum {
             sum.idle += inside.idle;
             sum.polling += inside.polling;
         }
+        self.spinning_core += other.spinning_core;
+        let stalls = self.spinning_stalls.iter_mut().zip(other.spinning_stalls);
+        stalls.for_each(|(sum, cycles)| *sum += cycles);
         for (sum, count) in self.flops.iter_mut().zip(other.flops) {
             *sum += count;
         }
@@ -371,7 +393,17 @@ impl Sum {
                 cycles,
             });
         }
-        let mut terms = vec![("core".to_owned(), self.core)];
+        let spinning_core = self.spinning_core.min(self.core);
+        let mut spinning = spinning_core;
+        for (term, cycles) in StallTerm::ALL.iter().zip(self.spinning_stalls) {
+            // A profile that was cut may lack stalls, and an event of another name keeps them.
+            if let Some(sum) = sums.get_mut(term.name()) {
+                let moved = cycles.min(*sum);
+                *sum -= moved;
+                spinning += moved as i128 * CYCLE;
+            }
+        }
+        let mut terms = vec![("core".to_owned(), self.core - spinning_core)];
         let mut take = |name: String, always: bool, terms: &mut Vec<(String, i128)>| {
             let cycles = sums.remove(&name);
             if always || cycles.is_some() {
@@ -406,6 +438,9 @@ impl Sum {
             })
             .collect();
         terms.push(("mpi".into(), mpi.iter().map(|m| m.cycles_65536).sum()));
+        if spinning != 0 {
+            terms.push((spinning::TERM.into(), spinning));
+        }
         let unattributed = self.stalls as i128 - attributed as i128;
         if unattributed != 0 {
             terms.push(("unattributed".into(), unattributed * CYCLE));
@@ -587,11 +622,12 @@ fn clock(nodes: &[&NodeRecord], sum: &Sum, scope: &Scope, idle: u128) -> Option<
 
 /// Makes the report of one window, without its code.
 ///
-/// `times` are the core's cycles by a core model; `None` if CPI_core is not modelled.
+/// `times` are the core's cycles by a core model; `None` if CPI_core is not modelled. `spinning` is the code that waits for other threads.
 pub(crate) fn analyse(
     record: &WindowRecord,
     core: &CoreCpi,
     times: Option<&CoreTimes>,
+    spinning: &Spinning,
     calls: &Calls,
 ) -> Result<WindowReport, ReportError> {
     let core = fixed(core)?;
@@ -649,6 +685,15 @@ pub(crate) fn analyse(
             own.entry(owner)
                 .or_default()
                 .count(counters, *privilege, mpi, rate, core_time);
+        }
+        for (context, costs) in spinning.of(node.node) {
+            if (context as usize) < node.owners.len()
+                && let (owner, None) = whose(context)
+            {
+                let core = core.of(owner.as_ref().map(|(_, rank)| *rank));
+                let sum = own.entry(owner).or_default();
+                sum.count_spinning(costs, Rate { core, ..rate });
+            }
         }
         for statistic in &node.statistics {
             if let Term::Cache(level) = statistic.term {

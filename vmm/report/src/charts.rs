@@ -8,6 +8,7 @@ use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::explain::meaning;
 use crate::input::ReportError;
 use crate::mpi::{COLUMNS, GROUPS, MpiReport, ProgramReport, Timeline};
+use crate::spinning;
 use crate::units::{bytes, time};
 use crate::window_tables::{column_cycles, columns};
 
@@ -69,7 +70,7 @@ fn colour(name: &str, index: usize) -> RGBColor {
         "mem loc" => PALETTE[5],
         "mem rem" => PALETTE[6],
         "MPI" => PALETTE[7],
-        "mem other" | "unattrib." => PALETTE[8],
+        "mem other" | "unattrib." | spinning::TERM => PALETTE[8],
         _ => PALETTE[1 + (index + 3) % 4],
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::breakdown::{CYCLE, Scope, analyse};
 use crate::calls::Calls;
 use crate::input::{CoreCpi, ReportError, ReportInput};
+use crate::spinning::{self, Spinning};
 use crate::table::Table;
 use crate::units::{cpi, flops};
 
@@ -115,6 +116,8 @@ pub struct CoreStack {
     pub stall_cpi: Option<f64>,
     /// CPI_MPI of equation (1).
     pub mpi_cpi: Option<f64>,
+    /// CPI of code outside MPI in which threads wait for other threads.
+    pub spinning_cpi: Option<f64>,
     /// CPI of equation (1) with CPI_caches and CPI_memory divided by `memory_parallelism`.
     pub overlapped_cpi: Option<f64>,
     /// Rate in FLOP/s by equation (6) as published, with this core's CPI_core.
@@ -146,7 +149,8 @@ pub(crate) fn stacks(
     };
     let stacks = cores.iter().map(|core| {
         let times = CoreTimes::new(profile, core);
-        let report = analyse(record, &modelled, Some(&times), calls)?;
+        let spinning = Spinning::new(profile, core);
+        let report = analyse(record, &modelled, Some(&times), &spinning, calls)?;
         let not_modelled = core.not_modelled.iter().take(LISTED);
         let not_modelled = not_modelled.map(|(index, reason)| {
             let block = &profile.blocks[*index as usize];
@@ -188,8 +192,8 @@ fn stack(scope: &Scope, parallelism: f64) -> CoreStack {
         let terms = scope.terms.iter().filter(|term| term.term == name);
         terms.map(|term| term.cycles_65536).sum::<i128>()
     };
-    let (core, mpi) = (term("core"), term("mpi"));
-    let stalls = scope.cycles_65536 - core - mpi;
+    let [core, mpi, spinning] = ["core", "mpi", spinning::TERM].map(term);
+    let stalls = scope.cycles_65536 - core - mpi - spinning;
     let (all, stall_cpi) = (per_instruction(scope.cycles_65536), per_instruction(stalls));
     CoreStack {
         scope: scope.name.clone(),
@@ -197,6 +201,7 @@ fn stack(scope: &Scope, parallelism: f64) -> CoreStack {
         core_cpi: per_instruction(core),
         stall_cpi,
         mpi_cpi: per_instruction(mpi),
+        spinning_cpi: per_instruction(spinning),
         overlapped_cpi: all
             .zip(stall_cpi)
             .map(|(all, stalls)| all - stalls + stalls / parallelism),
@@ -211,6 +216,8 @@ pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
     }
     let parallelism = stacks[0].memory_parallelism;
     let overlaps = parallelism > 1.0;
+    let mut all = stacks.iter().flat_map(|stack| &stack.scopes);
+    let spins = all.any(|scope| scope.spinning_cpi.is_some_and(|cpi| cpi > 0.0));
     let overlap = match overlaps {
         true => {
             format!("; overlapped: caches and memory divided by {parallelism} misses at a time")
@@ -221,7 +228,9 @@ pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
         "CPI on modelled cores, side by side. Modelled ({}). Every stall is added in full, as the published method does{overlap}",
         stacks[0].published_error
     );
-    let mut head = vec!["", "on core", "CPI", "core", "stalls", "MPI", "formula"];
+    let mut head = vec!["", "on core", "CPI", "core", "stalls", "MPI"];
+    head.extend(spins.then_some("spinning"));
+    head.push("formula");
     if overlaps {
         head.push("overlapped");
     }
@@ -241,8 +250,9 @@ pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
                 cpi(values.core_cpi),
                 cpi(values.stall_cpi),
                 cpi(values.mpi_cpi),
-                flops(values.published_flops),
             ];
+            row.extend(spins.then(|| cpi(values.spinning_cpi)));
+            row.push(flops(values.published_flops));
             if overlaps {
                 row.push(cpi(values.overlapped_cpi));
             }

@@ -46,6 +46,11 @@ const MEANINGS: &[(&str, &str, &str)] = &[
     ),
     (
         "",
+        "spinning",
+        "Cycles outside MPI calls in which threads wait for others: in OpenMP's runtime, and in loops with PAUSE.",
+    ),
+    (
+        "",
         "unattrib.",
         "Stall cycles that no event of the models accounts for.",
     ),

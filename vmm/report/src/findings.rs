@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::breakdown::{Scope, ScopeKind, WindowReport};
 use crate::code::{CodeReport, ContendedPlace, FunctionCost};
 use crate::mpi::{FunctionRow, MpiReport, ProgramReport};
+use crate::spinning;
 use crate::units::grouped;
 
 /// Maximum number of findings in a report.
@@ -22,7 +23,7 @@ const IMBALANCE: f64 = 1.2;
 const MEMORY: f64 = 0.25;
 /// Minimum values for a finding of remote memory: its share of the references to memory, and its share of the cycles outside MPI.
 const REMOTE: (f64, f64) = (0.1, 0.02);
-/// Minimum share of OpenMP's runtime in the code's cycles, for a finding.
+/// Minimum share of cycles in which threads wait for other threads, for a finding.
 const THREADS_WAIT: f64 = 0.05;
 /// Minimum share of one function in the code's cycles, for a finding.
 const FUNCTION: f64 = 0.1;
@@ -111,11 +112,11 @@ pub enum FindingKind {
         /// Share of remote references in the cycles outside MPI.
         cycles: f64,
     },
-    /// Threads spend much of the code's cycles in the runtime of OpenMP, waiting for other threads.
+    /// Threads of ranks spend much of their cycles waiting for other threads, without sleeping.
     ThreadsWait {
         /// Name of the window.
         window: String,
-        /// Share of the runtime in the cycles of the window's code.
+        /// Share of this waiting in the cycles of all ranks.
         share: f64,
     },
     /// A function has a large share of the code's cycles.
@@ -246,7 +247,7 @@ impl FindingKind {
                 percent(*cycles)
             ),
             FindingKind::ThreadsWait { window, share } => format!(
-                "Window \"{window}\": threads wait for other threads in OpenMP's runtime for {} of the cycles of the code; these cycles are counted as the core's.",
+                "Window \"{window}\": threads wait for other threads, in OpenMP's runtime or in loops with PAUSE, for {} of all cycles: the term \"spinning\".",
                 percent(*share)
             ),
             FindingKind::Function {
@@ -426,7 +427,12 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, FindingKind)>) {
             found.push((cycles / total, what));
         }
     }
-    found.extend(code.and_then(|code| threads_wait(name, code)));
+    let spinning = cycles_of(all, |term| term == spinning::TERM) / total;
+    let what = FindingKind::ThreadsWait {
+        window: name.clone(),
+        share: spinning,
+    };
+    found.extend((spinning >= THREADS_WAIT).then_some((spinning, what)));
     let works = |function: &&FunctionCost| !is_openmp_runtime(&function.module);
     let first = code.and_then(|code| code.functions.iter().find(works));
     found.extend(first.and_then(|first| function(name, first, total)));
@@ -525,17 +531,6 @@ fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, FindingKind)> 
     // Share of all ranks' time that they would lose by waiting for the longest one.
     let lost = 1.0 - sum / (longest * times.len() as f64);
     (ratio >= IMBALANCE).then_some((outside * lost, what))
-}
-
-/// Finds threads that wait for other threads: they spin in the runtime of OpenMP, which no counter tells from work.
-fn threads_wait(window: &str, code: &CodeReport) -> Option<(f64, FindingKind)> {
-    let runtime = (code.functions.iter()).filter(|function| is_openmp_runtime(&function.module));
-    let share: f64 = runtime.filter_map(|function| function.costs.share).sum();
-    let what = FindingKind::ThreadsWait {
-        window: window.to_owned(),
-        share,
-    };
-    (share >= THREADS_WAIT).then_some((share.min(1.0), what))
 }
 
 fn function(window: &str, first: &FunctionCost, total: f64) -> Option<(f64, FindingKind)> {

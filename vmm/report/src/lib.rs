@@ -22,6 +22,7 @@ mod mpi;
 mod sampled;
 mod section;
 mod short;
+mod spinning;
 mod table;
 mod text;
 mod timed;
@@ -56,6 +57,7 @@ use serde::Serialize;
 
 use call_timeline::CallTimeline;
 use cores::CoreTimes;
+use spinning::Spinning;
 
 /// Version of the JSON schema of a [`Report`].
 pub const VERSION: u32 = 4;
@@ -135,7 +137,14 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
             }
             _ => None,
         };
-        let mut window = breakdown::analyse(record, &input.core, times.as_ref(), calls)?;
+        let spinning = match profile {
+            Some(profile) => {
+                let cores = code::cores(&input.core, record, profile, cores)?;
+                Spinning::new(profile, &*cores[0].cycles)
+            }
+            None => Spinning::default(),
+        };
+        let mut window = breakdown::analyse(record, &input.core, times.as_ref(), &spinning, calls)?;
         if let Some(profile) = profile {
             window.cores = cores::stacks(input, record, profile, calls, cores)?;
             window.timed = timed::report(record, profile, &window.scopes);

@@ -9,6 +9,7 @@ use nodescope_window::{Owner, WindowRecord};
 use serde::Serialize;
 
 use crate::breakdown::{CYCLE, Scope, ScopeKind, TermValue};
+use crate::spinning;
 use crate::table::Table;
 use crate::units::{cpi, si};
 
@@ -39,15 +40,17 @@ pub struct TimedScope {
     pub cycles_65536: i128,
     /// Cycles per instruction outside MPI; `None` without such instructions.
     pub cpi: Option<f64>,
-    /// Cycles outside MPI by cause, and `mpi`: all cycles of instructions inside MPI. Waiting in HLT is in no term.
+    /// Cycles outside MPI by cause, `mpi`: all cycles of instructions inside MPI, and `spinning`: those of
+    /// code outside MPI that waits for other threads. Waiting in HLT is in no term.
     pub terms: Vec<TermValue>,
 }
 
-/// Cycles of code outside MPI by cause, and of code inside MPI.
+/// Cycles of code outside MPI by cause, of code inside MPI, and of code outside MPI that waits for other threads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     causes: [i128; CAUSES],
     mpi: i128,
+    spinning: i128,
 }
 
 impl Sum {
@@ -56,6 +59,7 @@ impl Sum {
             *sum += cycles;
         }
         self.mpi += other.mpi;
+        self.spinning += other.spinning;
     }
 }
 
@@ -103,6 +107,7 @@ fn parts(record: &WindowRecord, profile: &WindowProfile) -> BTreeMap<Part, Sum> 
     let owners: BTreeMap<u32, &[Owner]> = (record.nodes.iter())
         .map(|node| (node.node, node.owners.as_slice()))
         .collect();
+    let waits = spinning::waits(profile);
     let mut parts: BTreeMap<Part, Sum> = BTreeMap::new();
     for count in &profile.counts {
         let owner = owners
@@ -114,11 +119,13 @@ fn parts(record: &WindowRecord, profile: &WindowProfile) -> BTreeMap<Part, Sum> 
         };
         let sum = parts.entry((count.node, rank)).or_default();
         let cycles = count.counts.core_cycles.map(i128::from);
-        match in_mpi {
-            true => sum.mpi += cycles.iter().sum::<i128>(),
-            false => sum.add(&Sum {
+        let all: i128 = cycles.iter().sum();
+        match (in_mpi, waits[count.block as usize]) {
+            (true, _) => sum.mpi += all,
+            (false, true) => sum.spinning += all,
+            (false, false) => sum.add(&Sum {
                 causes: cycles,
-                mpi: 0,
+                ..Sum::default()
             }),
         }
     }
@@ -138,6 +145,7 @@ fn stack(scope: &Scope, sum: &Sum) -> TimedScope {
         .map(|cause| term(cause.name(), sum.causes[cause as usize]))
         .into();
     terms.push(term("mpi", sum.mpi));
+    terms.push(term(spinning::TERM, sum.spinning));
     let cycles_65536 = terms.iter().map(|term| term.cycles_65536).sum();
     TimedScope {
         scope: scope.name.clone(),

@@ -4,7 +4,7 @@ use crate::breakdown::{CYCLE, EventValue, PrivilegeValue, Scope, ScopeKind, Wind
 use crate::table::Table;
 use crate::text::CORE;
 use crate::units::{cpi, flops, grouped, si};
-use crate::{cores, timed};
+use crate::{cores, spinning, timed};
 
 /// Returns how counts of a window are known.
 pub(crate) fn counted(sampled: bool) -> &'static str {
@@ -51,6 +51,7 @@ pub(crate) fn columns(window: &WindowReport) -> Vec<(String, Vec<String>)> {
         ("mem rem", "memory_remote"),
         ("mem other", "memory_other"),
         ("MPI", "mpi"),
+        (spinning::TERM, spinning::TERM),
         ("unattrib.", "unattributed"),
     ] {
         if names.contains(&name) {

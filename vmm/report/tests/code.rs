@@ -6,13 +6,16 @@ mod profiles;
 mod solver;
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use nodescope_plugin_api::{Cause, Timed};
-use nodescope_profile::{ContendedLine, LineUse, Variable, WindowProfile};
+use nodescope_plugin_api::{Cause, Context, Privilege, StallTerm, Statistic, Term, Timed};
+use nodescope_profile::{
+    ContendedLine, LineUse, NominalCore, Scope as ProfileScope, Variable, WindowProfile,
+};
 use nodescope_report::{
-    CYCLE, CodeCosts, CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, WindowCores,
-    build,
+    CYCLE, CodeCosts, CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, ScopeKind,
+    WindowCores, build,
 };
 use nodescope_window::{Bandwidth, CoreRecord, MemorySpec, NumaConfig};
 use serde_json::Value;
@@ -596,6 +599,78 @@ fn cycles_of_a_modelled_core_are_shown_by_cause_and_add_up() {
 }
 
 #[test]
+fn code_that_waits_for_threads_is_a_term_of_its_own() {
+    let terms = |report: &Report| -> BTreeMap<String, i128> {
+        let scopes = &report.windows[0].scopes;
+        let ranks = scopes.iter().find(|scope| scope.kind == ScopeKind::Ranks);
+        let terms = ranks.unwrap().terms.iter();
+        terms
+            .map(|term| (term.term.clone(), term.cycles_65536))
+            .collect()
+    };
+    // The models account for every stall of the profile.
+    let events = |input: &mut ReportInput| {
+        let profile = &input.profiles.as_ref().unwrap().windows[0];
+        let core = NominalCore {
+            profile,
+            cpi_65536: 65_536,
+        };
+        for node in &mut input.windows.windows[0].nodes {
+            for context in 0..node.owners.len() as u32 {
+                let costs = profile.total(ProfileScope::Context(node.node, context), &core);
+                let stalls = StallTerm::ALL.into_iter().zip(costs.stalls);
+                node.statistics
+                    .extend(stalls.map(|(term, cycles)| Statistic {
+                        vcpu: 0,
+                        context: Context(context),
+                        privilege: Privilege::User,
+                        event: match term {
+                            StallTerm::RemoteMemory => "memory.remote".into(),
+                            StallTerm::LocalMemory => "memory.local".into(),
+                            level => level.name().into(),
+                        },
+                        term: match term {
+                            StallTerm::Level1 => Term::Cache(1),
+                            StallTerm::Level2 => Term::Cache(2),
+                            StallTerm::Level3 => Term::Cache(3),
+                            _ => Term::Memory,
+                        },
+                        count: 1,
+                        latency: 0,
+                        cycles: cycles as u64,
+                    }));
+            }
+        }
+    };
+    let works = terms(&built(events));
+    assert!(!works.contains_key("spinning"));
+    // The block of `relax` begins with a PAUSE in place of its first instruction.
+    let report = built(|input| {
+        events(input);
+        let profile = &mut input.profiles.as_mut().unwrap().windows[0];
+        let block = profile
+            .blocks
+            .iter_mut()
+            .find(|block| block.offset == 0x1540);
+        block.unwrap().bytes[..4].copy_from_slice(&[0xf3, 0x90, 0x90, 0x90]);
+    });
+    let waits = terms(&report);
+    let sum = |terms: &BTreeMap<String, i128>| terms.values().sum::<i128>();
+    assert_eq!(sum(&waits), sum(&works));
+    let relax = code(&report)
+        .blocks
+        .iter()
+        .find(|block| block.address == 0x1540);
+    assert_eq!(waits["spinning"], relax.unwrap().costs.cycles_65536);
+    let moved = |term: &str| works[term] - waits[term];
+    for term in ["core", "memory_local", "memory_remote"] {
+        assert!(moved(term) > 0, "{term}: {waits:?}");
+    }
+    assert_eq!(moved("mpi"), 0);
+    assert!(report.text().contains("spinning"));
+}
+
+#[test]
 fn threads_that_wait_in_the_runtime_of_openmp_are_a_finding() {
     let find = |runtime: &str| {
         let report = built(|input| {
@@ -608,5 +683,8 @@ fn threads_that_wait_in_the_runtime_of_openmp_are_a_finding() {
     };
     assert_eq!(find("/home/user/heat/libgomp-tests"), None);
     let text = find("/usr/lib/libgomp.so.1").expect("a finding");
-    assert!(text.contains("of the cycles of the code"), "{text}");
+    assert!(
+        text.contains("of all cycles: the term \"spinning\""),
+        "{text}"
+    );
 }

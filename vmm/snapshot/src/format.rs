@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the format and of the states in it. States are not self-describing: a change of a state's type must increase this
 /// version.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// Version of this nodescope. States of another version may differ in any way.
 pub(crate) const NODESCOPE: &str = env!("CARGO_PKG_VERSION");

@@ -142,7 +142,7 @@ fn a_state_is_refused_by_another_node() {
     refuse(&|s| s.vcpus[0].segments.gdt.base = 1 << 63, "canonical");
     refuse(&|s| s.transport = 9, "transport");
     refuse(
-        &|s| s.recent[0] = Some((0, nodescope_plugin_api::Context(9))),
+        &|s| s.recent[0] = Some(((0, 0), nodescope_plugin_api::Context(9))),
         "address space",
     );
     let activity = Activity {

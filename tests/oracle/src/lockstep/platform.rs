@@ -26,8 +26,8 @@ pub enum Event {
     Account(Context, Privilege, Counters),
     /// Counts by basic block at the end of a window, by context and code.
     Profile(Vec<((Context, Code), BlockCounts)>),
-    /// The vCPU requested the context of an address space, by its CR3.
-    Context(u64),
+    /// The vCPU requested the context of a thread, by its CR3 and its base of FS.
+    Context(u64, u64),
     /// An access to a port, device memory, an MSR or CR8, or a change of the TSC offset: kind, time in cycles, address or offset, and
     /// value.
     Device(&'static str, u64, u64, Vec<u8>),
@@ -428,8 +428,8 @@ impl Platform for Machine {
             ..Default::default()
         }
     }
-    fn context(&mut self, _: u16, cr3: u64) -> Context {
-        self.log.push(Event::Context(cr3));
+    fn context(&mut self, _: u16, cr3: u64, thread: u64) -> Context {
+        self.log.push(Event::Context(cr3, thread));
         Context((cr3 >> 12) as u32 & 7 | u32::from(self.devices.chance(300)) << 3)
     }
     fn reference(

@@ -157,7 +157,7 @@ impl Platform for Recorder {
     fn hypercall(&mut self, _: &Hypercall, _: &mut dyn GuestVirtual) -> HypercallAnswer {
         HypercallAnswer::default()
     }
-    fn context(&mut self, _: u16, _: u64) -> Context {
+    fn context(&mut self, _: u16, _: u64, _: u64) -> Context {
         Context::default()
     }
     fn reference(&mut self, _: Hits<'_>, _: &MemRef, _: &mut Vec<L0Update>) -> Outcome {

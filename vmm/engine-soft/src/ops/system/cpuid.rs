@@ -2,6 +2,7 @@
 
 use nodescope_engine::{GuestVirtual, Hypercall, MemoryFault};
 use nodescope_x86::bits::{apic_base, cr4, msr};
+use nodescope_x86::state::seg;
 
 use super::attend;
 use crate::cpu::Cpu;
@@ -41,6 +42,7 @@ pub(super) fn hypercall(cpu: &mut Cpu) {
         now: cpu.now(),
         instructions: cpu.instructions() + 1,
         cr3: cpu.control.cr3,
+        thread: cpu.segment_base[seg::FS],
         privilege: cpu.privilege(),
     };
     let mut platform = cpu.platform.expect("called only below run()");

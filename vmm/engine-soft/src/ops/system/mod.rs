@@ -82,6 +82,7 @@ pub fn ends_block(m: Mnemonic) -> bool {
             | Cpuid
             | Rdmsr
             | Wrmsr
+            | Wrfsbase
             | In
             | Out
             | Insb

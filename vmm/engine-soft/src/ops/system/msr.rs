@@ -104,6 +104,7 @@ pub(super) fn wrmsr(cpu: &mut Cpu, op: &Op) -> Done {
         msr::FS_BASE => {
             cpu.segments.data[seg::FS].base = value;
             cpu.segment_base[seg::FS] = value;
+            cpu.change_thread();
         }
         msr::GS_BASE => {
             cpu.segments.data[seg::GS].base = value;

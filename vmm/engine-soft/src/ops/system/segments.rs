@@ -181,5 +181,8 @@ fn write_base<const S: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     }
     cpu.segments.data[S].base = base;
     cpu.segment_base[S] = base;
+    if S == seg::FS {
+        cpu.change_thread();
+    }
     Ok(Flow::Next)
 }
