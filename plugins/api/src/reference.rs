@@ -48,8 +48,8 @@ pub enum Privilege {
     Kernel,
 }
 
-/// Dense index of a context: an address space and the MPI function that its process is inside, if any. The owner of the window maps the
-/// index to a rank or process, and to that function.
+/// Dense index of a context: an address space and the MPI function that its running thread is inside, if any. The owner of the window maps
+/// the index to a rank or process, and to that function.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]

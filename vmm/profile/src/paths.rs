@@ -12,7 +12,7 @@ use crate::totals::{CYCLE, CoreCycles, Costs, Scope};
 /// Owner of a context, which gives the outermost frames of the context's paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContextLabel {
-    /// Outermost frames: `rank 3`, or `others node0` and a program; then the MPI function that the process is inside.
+    /// Outermost frames: `rank 3`, or `others node0` and a program; then the MPI function that the thread is inside.
     pub frames: Vec<String>,
     /// Number of the node.
     pub node: u32,
@@ -20,7 +20,7 @@ pub struct ContextLabel {
     pub rank: Option<u32>,
     /// Short name of the program; `None` if it is not known.
     pub program: Option<String>,
-    /// Name of the MPI function that the process is inside; `None` outside MPI.
+    /// Name of the MPI function that the thread is inside; `None` outside MPI.
     pub mpi: Option<String>,
 }
 
