@@ -384,13 +384,14 @@ fn next_section(report: &Report, first_cause: Option<Kind>) -> Section {
 
 fn of_cause(kind: Kind) -> Section {
     match kind {
-        Kind::Imbalance | Kind::SerialRank => Section::Window,
+        Kind::Imbalance | Kind::SerialRank | Kind::SlowRank | Kind::VaryingWork => Section::Window,
         Kind::MemoryBound | Kind::RemoteMemory | Kind::ContendedLine => Section::Code,
         Kind::ThreadImbalance | Kind::SerialThread => Section::OpenMp,
         Kind::Barrier
         | Kind::Collective
         | Kind::ShortMessages
         | Kind::LateReceiver
+        | Kind::Overlap
         | Kind::Placement
         | Kind::Latency
         | Kind::Bandwidth => Section::Mpi,

@@ -17,6 +17,10 @@ pub enum Kind {
     Imbalance,
     /// One rank, or few, computes while the others wait.
     SerialRank,
+    /// One rank computes longer than the others, in many places.
+    SlowRank,
+    /// Each time another rank computes longest between the same two calls.
+    VaryingWork,
     /// A barrier makes ranks wait that nothing else makes wait.
     Barrier,
     /// A collective operation.
@@ -25,6 +29,8 @@ pub enum Kind {
     ShortMessages,
     /// Sends of large messages wait for their receives.
     LateReceiver,
+    /// Ranks wait for messages before they compute what may not need them.
+    Overlap,
     /// Ranks that exchange much are on different nodes.
     Placement,
     /// The latency of the network, and of the software that sends and receives.
@@ -45,13 +51,16 @@ pub enum Kind {
 
 impl Kind {
     /// The kinds that a trace shows.
-    pub const OF_TRACE: [Kind; 9] = [
+    pub const OF_TRACE: [Kind; 12] = [
         Kind::Imbalance,
         Kind::SerialRank,
+        Kind::SlowRank,
+        Kind::VaryingWork,
         Kind::Barrier,
         Kind::Collective,
         Kind::ShortMessages,
         Kind::LateReceiver,
+        Kind::Overlap,
         Kind::Placement,
         Kind::Latency,
         Kind::Bandwidth,
@@ -66,10 +75,13 @@ impl Kind {
         match self {
             Kind::Imbalance => "imbalance between ranks",
             Kind::SerialRank => "work of one rank alone",
+            Kind::SlowRank => "a slow rank",
+            Kind::VaryingWork => "work that varies from step to step",
             Kind::Barrier => "barriers",
             Kind::Collective => "collective operations",
             Kind::ShortMessages => "short messages",
             Kind::LateReceiver => "late receivers",
+            Kind::Overlap => "waiting that computing could hide",
             Kind::Placement => "placement of ranks",
             Kind::Latency => "latency of messages",
             Kind::Bandwidth => "bandwidth of the network",
@@ -88,7 +100,7 @@ impl Kind {
 pub enum Class {
     /// From the trace, replayed with the remedy.
     Replayed,
-    /// At most this, by a formula.
+    /// At most this.
     Bound,
 }
 
@@ -177,7 +189,7 @@ pub struct Verdict {
     pub replayed_ps: u64,
     /// Causes, at most [`MOST_CAUSES`]. Replayed ones are in the order in which their remedies are applied.
     pub causes: Vec<Cause>,
-    /// Time of the replay with the remedies of all replayed causes, picoseconds.
+    /// Time of the replay with the remedies of all causes that the trace shows, picoseconds.
     pub remedied_ps: u64,
     /// Kinds of causes that were looked for and have less than [`LEAST_GAIN`].
     pub ruled_out: Vec<RuledOut>,

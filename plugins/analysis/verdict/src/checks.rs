@@ -7,7 +7,7 @@ use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Sequences, Site};
 use nodescope_predict::{Outcome, WaitKind};
 
 use crate::cause::Kind;
-use crate::edit::{Call, Edit, MILLION, Parts, State, Stretch, call, stretches};
+use crate::edit::{Call, Edit, MILLION, Parts, State, Stretch, call, stretches, waiting_rows};
 use crate::placement;
 
 /// Most candidates of a check.
@@ -16,6 +16,8 @@ const MOST: usize = 6;
 const LEAST_EXCESS: u64 = 100;
 /// A computation is of one rank alone if the mean of the others is below this part of its time.
 const ALONE: u64 = 10;
+/// A rank has the same work as the others if it executes at most so many times their instructions.
+const SAME_WORK: f64 = 1.05;
 /// Least number of messages in a row that may be joined, and the longest computation between two of them, in latencies of the network.
 const ROW: usize = 4;
 const MOST_BETWEEN: u64 = 10;
@@ -38,6 +40,10 @@ pub(crate) enum Subject {
         own: Work,
         others: Work,
     },
+    /// All computations of a rank: their time and instructions, and the means of all other ranks.
+    Rank { rank: u32, own: Work, others: Work },
+    /// A computation that takes on the rank that is last so many times as long as on the mean of the ranks.
+    Varying { stretch: Stretch, times: f64 },
     /// A call, executed so many times by all ranks together.
     Call { call: Call, count: u64 },
     /// The call that waits longest for messages.
@@ -49,6 +55,9 @@ pub(crate) enum Subject {
 /// Returns the candidates of all checks. `outcome` is the state's replay.
 pub(crate) fn all(state: &State, outcome: &Outcome) -> Vec<Candidate> {
     let mut found = imbalance(&state.sequences, outcome.time);
+    found.extend(slow_rank(&state.sequences, outcome.time));
+    found.extend(varying_work(&state.sequences, outcome.time));
+    found.extend(overlaps(&state.sequences));
     found.extend(collectives(&state.sequences));
     found.extend(short_messages(state));
     found.extend(late_receiver(&state.sequences, outcome));
@@ -83,6 +92,16 @@ fn find_call(sequences: &Sequences, site: Site, function: &str) -> Option<Call> 
 
 /// The time and the instructions of a rank's computations.
 type Work = (u64, u64);
+
+/// Returns the mean work of all ranks but one, whose own work is `own`.
+fn of_others<'a>(works: impl Iterator<Item = &'a Work> + Clone, own: Work, ranks: usize) -> Work {
+    let mean = |own: u64, of: fn(&Work) -> u64| {
+        let all: u128 = works.clone().map(|work| u128::from(of(work))).sum();
+        all.saturating_sub(own.into()) / (ranks as u128).saturating_sub(1).max(1)
+    };
+    let mean = (mean(own.0, |work| work.0), mean(own.1, |work| work.1));
+    (mean.0 as u64, mean.1 as u64)
+}
 
 /// Returns the work of each rank between the same two calls, where the ranks' work can be compared.
 fn comparable(sequences: &Sequences) -> BTreeMap<Stretch, BTreeMap<usize, Work>> {
@@ -127,11 +146,7 @@ fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
         let Some((&rank, &own)) = sums.iter().max_by_key(|(_, sum)| sum.0) else {
             continue;
         };
-        let of_others = |of: fn(&Work) -> u64| {
-            let all: u128 = sums.values().map(|sum| u128::from(of(sum))).sum();
-            ((all - u128::from(of(&own))) / (ranks as u128 - 1)) as u64
-        };
-        let others = (of_others(|sum| sum.0), of_others(|sum| sum.1));
+        let others = of_others(sums.values(), own, ranks);
         let (mean, parts) = even(stretch, &sums, ranks);
         if (own.0 - mean).saturating_mul(LEAST_EXCESS) < time {
             continue;
@@ -154,6 +169,125 @@ fn imbalance(sequences: &Sequences, time: u64) -> Vec<Candidate> {
     found.sort_by_key(|(excess, _)| u64::MAX - excess);
     found.truncate(MOST);
     found.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+/// The rank that computes longest beyond the mean of the others, over all computations.
+fn slow_rank(sequences: &Sequences, time: u64) -> Option<Candidate> {
+    let ranks = sequences.ranks.len();
+    let comparable: Vec<_> = (comparable(sequences).into_iter())
+        .filter(|(_, sums)| sums.len() == ranks)
+        .collect();
+    let mut sums: Vec<Work> = vec![(0, 0); ranks];
+    for (rank, work) in comparable.iter().flat_map(|(_, sums)| sums) {
+        sums[*rank].0 = sums[*rank].0.saturating_add(work.0);
+        sums[*rank].1 = sums[*rank].1.saturating_add(work.1);
+    }
+    let (rank, &own) = sums.iter().enumerate().max_by_key(|(_, sum)| sum.0)?;
+    let others = of_others(sums.iter(), own, ranks);
+    if own.0.saturating_sub(others.0).saturating_mul(LEAST_EXCESS) < time {
+        return None;
+    }
+    // More instructions are work that the others would have to do.
+    let slower = own.1 as f64 <= SAME_WORK * others.1 as f64;
+    let mut parts = Parts::new();
+    for (stretch, sums) in &comparable {
+        let of_rank = sums[&rank];
+        let (mut target, _) = of_others(sums.values(), of_rank, ranks);
+        let moved = match slower {
+            true => 0,
+            false => of_rank.0.saturating_sub(target) / ranks as u64,
+        };
+        target += moved;
+        for (of, work) in sums {
+            let time = match *of == rank {
+                true => target.min(work.0),
+                false => work.0.saturating_add(moved),
+            };
+            let part = u128::from(time) * u128::from(MILLION);
+            if let Some(part) = part.checked_div(work.0.into()) {
+                parts.insert((*stretch, *of), part as u64);
+            }
+        }
+    }
+    Some(Candidate {
+        kind: Kind::SlowRank,
+        subject: Subject::Rank {
+            rank: rank as u32,
+            own,
+            others,
+        },
+        edit: Edit::Scale(parts),
+    })
+}
+
+/// Computations in which each time another rank takes longest, though all take equally long together.
+fn varying_work(sequences: &Sequences, time: u64) -> Vec<Candidate> {
+    let ranks = sequences.ranks.len();
+    let mut instances: BTreeMap<Stretch, Vec<Vec<(usize, u64)>>> = BTreeMap::new();
+    for (number, rank) in sequences.ranks.iter().enumerate() {
+        for (index, (stretch, entry)) in stretches(&rank.entries).enumerate() {
+            let of_ranks = instances
+                .entry(stretch)
+                .or_insert_with(|| vec![Vec::new(); ranks]);
+            of_ranks[number].push((index, entry.burst.time));
+        }
+    }
+    let mut found: Vec<(u64, Candidate)> = Vec::new();
+    for (stretch, of_ranks) in instances {
+        let count = of_ranks[0].len();
+        if ranks < 2 || count < 2 || of_ranks.iter().any(|of_rank| of_rank.len() != count) {
+            continue;
+        }
+        let sum = |of_rank: &Vec<(usize, u64)>| of_rank.iter().map(|(_, time)| *time).sum::<u64>();
+        let sums: Vec<u64> = of_ranks.iter().map(sum).collect();
+        let all = sums.iter().sum::<u64>() / ranks as u64;
+        let (mut last, mut parts) = (0, BTreeMap::new());
+        for step in 0..count {
+            let times = || of_ranks.iter().map(|of_rank| of_rank[step]);
+            let mean = times().map(|(_, time)| time / ranks as u64).sum::<u64>();
+            last += times().map(|(_, time)| time).max().unwrap_or(0);
+            for (rank, (index, time)) in times().enumerate().filter(|(_, (_, time))| *time > 0) {
+                let part = u128::from(mean) * u128::from(MILLION) / u128::from(time);
+                parts.insert((rank, index), part as u64);
+            }
+        }
+        // What the same rank does longest each time is an imbalance.
+        let always = sums.iter().max().unwrap_or(&0).saturating_sub(all);
+        let excess = last.saturating_sub(all);
+        if excess.saturating_mul(LEAST_EXCESS) >= time && always < excess / 2 {
+            let candidate = Candidate {
+                kind: Kind::VaryingWork,
+                subject: Subject::Varying {
+                    stretch,
+                    times: last as f64 / all.max(1) as f64,
+                },
+                edit: Edit::ScaleEach(parts),
+            };
+            found.push((excess, candidate));
+        }
+    }
+    found.sort_by_key(|(excess, _)| u64::MAX - excess);
+    found.truncate(MOST);
+    found.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+/// Calls that wait for messages before a computation.
+fn overlaps(sequences: &Sequences) -> Vec<Candidate> {
+    let mut counts: BTreeMap<Call, u64> = BTreeMap::new();
+    for rank in &sequences.ranks {
+        for (_, last) in waiting_rows(&rank.entries) {
+            *counts.entry(call(&rank.entries[last])).or_default() += 1;
+        }
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| u64::MAX - count);
+    counts.truncate(MOST);
+    let candidate = |(call, count)| Candidate {
+        kind: Kind::Overlap,
+        subject: Subject::Call { call, count },
+        edit: Edit::Overlap(call),
+    };
+    counts.into_iter().map(candidate).collect()
 }
 
 /// Collective operations that could be left out.

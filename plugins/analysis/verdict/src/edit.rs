@@ -28,8 +28,12 @@ pub(crate) struct State {
 pub(crate) enum Edit {
     /// Computations of ranks take so many parts of a million of their time.
     Scale(Parts),
+    /// Computations take so many parts of a million of their time, by the rank and the index of the entry behind them.
+    ScaleEach(BTreeMap<(usize, usize), u64>),
     /// A call is left out.
     Without(Call),
+    /// Ranks compute before they wait for messages what they compute behind it. The call is the last one of those that wait.
+    Overlap(Call),
     /// Messages are joined: of each entry, by rank and index, the bytes that it transfers. An entry without bytes is left out.
     Join(BTreeMap<(usize, usize), Option<u64>>),
     /// Ranks are on these nodes.
@@ -41,6 +45,9 @@ pub(crate) enum Edit {
     /// Bytes cost nothing.
     NoBytes,
 }
+
+/// Longest computation between two calls that count as one row, picoseconds.
+const BETWEEN: u64 = 2_000_000;
 
 /// Parts in which [`Edit::Scale`] counts.
 pub(crate) const MILLION: u64 = 1_000_000;
@@ -64,6 +71,16 @@ impl Edit {
         let mut state = state.clone();
         match self {
             Edit::Scale(parts) => scale(&mut state.sequences, parts),
+            Edit::ScaleEach(parts) => {
+                for (&(rank, index), &parts) in parts {
+                    shorten(&mut state.sequences.ranks[rank].entries[index].burst, parts);
+                }
+            }
+            Edit::Overlap(last) => {
+                for rank in &mut state.sequences.ranks {
+                    overlap(&mut rank.entries, *last);
+                }
+            }
             Edit::Without(left_out) => {
                 let entries = (state.sequences.ranks.iter_mut()).flat_map(|rank| &mut rank.entries);
                 for entry in entries.filter(|entry| call(entry) == *left_out) {
@@ -103,14 +120,58 @@ fn scale(sequences: &mut Sequences, parts: &Parts) {
         for entry in &mut sequence.entries {
             let behind = call(entry);
             if let Some(&parts) = parts.get(&((before, behind), rank)) {
-                let scaled = |value: u64| {
-                    let scaled = u128::from(value) * u128::from(parts) / u128::from(MILLION);
-                    u64::try_from(scaled).unwrap_or(u64::MAX)
-                };
-                entry.burst.time = scaled(entry.burst.time);
-                entry.burst.instructions = scaled(entry.burst.instructions);
+                shorten(&mut entry.burst, parts);
             }
             before = Some(behind);
+        }
+    }
+}
+
+/// Makes a computation take so many parts of a million of its time.
+fn shorten(burst: &mut Burst, parts: u64) {
+    let scaled = |value: u64| {
+        let scaled = u128::from(value) * u128::from(parts) / u128::from(MILLION);
+        u64::try_from(scaled).unwrap_or(u64::MAX)
+    };
+    burst.time = scaled(burst.time);
+    burst.instructions = scaled(burst.instructions);
+}
+
+/// Returns whether a call does nothing but wait for messages.
+fn waits(entry: &Entry) -> bool {
+    matches!(
+        entry.op.action,
+        Action::Wait { .. } | Action::Receive { request: None, .. }
+    )
+}
+
+/// Returns for each row of calls that wait, without a computation between, the index of its first call and of its last one. A computation
+/// follows each row.
+pub(crate) fn waiting_rows(entries: &[Entry]) -> Vec<(usize, usize)> {
+    let mut rows: Vec<(usize, usize)> = Vec::new();
+    for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| waits(entry)) {
+        match rows.last_mut() {
+            Some(row) if row.1 + 1 == index && entry.burst.time <= BETWEEN => row.1 = index,
+            _ => rows.push((index, index)),
+        }
+    }
+    let computes = |at: usize| {
+        entries
+            .get(at + 1)
+            .is_some_and(|next| next.burst.time > BETWEEN)
+    };
+    rows.retain(|row| computes(row.1));
+    rows
+}
+
+/// Moves what follows rows of calls that wait before these rows, where `last` is the last call of the row.
+fn overlap(entries: &mut [Entry], last: Call) {
+    for (first, end) in waiting_rows(entries) {
+        if call(&entries[end]) == last {
+            let moved = std::mem::take(&mut entries[end + 1].burst);
+            let burst = &mut entries[first].burst;
+            burst.time = burst.time.saturating_add(moved.time);
+            burst.instructions = burst.instructions.saturating_add(moved.instructions);
         }
     }
 }

@@ -40,6 +40,16 @@ pub(crate) fn place(subject: &Subject, names: Names<'_>) -> Place {
             code: None,
             rank: Some(*rank),
         },
+        Subject::Rank { rank, .. } => Place {
+            text: "all computations".into(),
+            code: None,
+            rank: Some(*rank),
+        },
+        Subject::Varying { stretch, .. } => Place {
+            text: between(*stretch, names),
+            code: None,
+            rank: None,
+        },
         Subject::Call { call, .. } | Subject::Messages(Some(call)) => Place {
             text: at(*call, names),
             code: None,
@@ -78,6 +88,17 @@ pub(crate) fn what(candidate: &Candidate, place: &Place) -> String {
             "Rank {rank} computes {:.2} times as long as the others in {place}, with {}.",
             own.0 as f64 / others.0.max(1) as f64,
             work(own.1, others.1)
+        ),
+        (Subject::Rank { rank, own, others }, _) => format!(
+            "Rank {rank} computes {:.2} times as long as the others in all computations together, with {}.",
+            own.0 as f64 / others.0.max(1) as f64,
+            work(own.1, others.1)
+        ),
+        (Subject::Varying { times, .. }, _) => format!(
+            "{place} takes longest on another rank each time: {times:.2} times the mean of all ranks."
+        ),
+        (Subject::Call { count, .. }, Kind::Overlap) => format!(
+            "{place} ({count} calls) waits for messages before ranks compute what may not need them."
         ),
         (Subject::Call { count, .. }, Kind::Barrier) => {
             format!("{place} ({count} calls) makes ranks wait that nothing else makes wait.")
@@ -139,6 +160,11 @@ pub(crate) fn remedy(kind: Kind) -> &'static str {
     match kind {
         Kind::Imbalance => "Give ranks equal shares of the work.",
         Kind::SerialRank => "Share the work between all ranks, or do it while the others compute.",
+        Kind::SlowRank => "Give this rank less work, or find what slows its node.",
+        Kind::VaryingWork => {
+            "Share the work of each step evenly, or let ranks run ahead of each other."
+        }
+        Kind::Overlap => "Compute first what needs none of these messages, and wait afterwards.",
         Kind::Barrier => "Leave the barrier out, if nothing outside of MPI needs it.",
         Kind::Collective => "Call it less often or with less data, or use its non-blocking form.",
         Kind::ShortMessages => "Join the messages.",

@@ -21,6 +21,11 @@ const MOST_ENTRIES: usize = 1_000_000;
 /// what these gain.
 const BEFORE_PLACEMENT: f64 = 0.5;
 const BEFORE_NETWORK: f64 = 0.4;
+/// Of remedies that gain as much, the first is the one that changes least of the program: a barrier before the work of each step, this work
+/// before another collective operation, and the imbalance of one computation before a rank that is slow everywhere.
+const BEFORE_VARYING_WORK: f64 = 0.95;
+const BEFORE_COLLECTIVE: f64 = 0.9;
+const BEFORE_SLOW_RANK: f64 = 0.8;
 
 /// Reason why there is no verdict.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +97,11 @@ pub fn verdict(
         };
         causes.push(Cause {
             kind: candidate.kind,
-            class: Class::Replayed,
+            class: match candidate.kind {
+                // Only the user knows which messages the computation needs.
+                Kind::Overlap => Class::Bound,
+                _ => Class::Replayed,
+            },
             gain_ps: gain,
             gain: gain as f64 / traced.max(1) as f64,
             what: what(&candidate, &place),
@@ -149,6 +158,9 @@ fn gains(state: &State, now: u64) -> Result<Vec<(u64, Candidate)>, Error> {
 fn best(gains: Vec<(u64, Candidate)>) -> Option<(u64, Candidate)> {
     let weight = |(gain, candidate): &(u64, Candidate)| {
         let part = match candidate.kind {
+            Kind::VaryingWork => BEFORE_VARYING_WORK,
+            Kind::Collective => BEFORE_COLLECTIVE,
+            Kind::SlowRank => BEFORE_SLOW_RANK,
             Kind::Placement => BEFORE_PLACEMENT,
             Kind::Latency | Kind::Bandwidth => BEFORE_NETWORK,
             _ => 1.0,

@@ -5,7 +5,7 @@ use nodescope_loop_tree::sequence::Entry;
 use nodescope_loop_tree::{
     Action, Burst, Collective, CollectiveKind, Mode, Op, PeerRef, Sequence, Sequences, Site, Source,
 };
-use nodescope_verdict::{Error, Kind, Link, Verdict, verdict};
+use nodescope_verdict::{Class, Error, Kind, Link, Verdict, verdict};
 
 const MS: u64 = 1_000_000_000;
 const STEPS: usize = 20;
@@ -212,4 +212,86 @@ fn a_long_trace_is_refused() {
         refused,
         Err(Error::TooLong { entries: 1_200_000 })
     ));
+}
+
+#[test]
+fn a_rank_that_is_slow_everywhere_is_one_cause() {
+    let of = |rank| {
+        let time = if rank == 2 { 15 * MS } else { 10 * MS };
+        let site = |site| {
+            collective(
+                time,
+                0x100 + site,
+                Function::Allreduce,
+                CollectiveKind::Allreduce,
+            )
+        };
+        (0..STEPS as u64).map(site).collect()
+    };
+    let mut slow = sequences(STEPS as u64 * 15 * MS, of);
+    // It executes as many instructions, so that the others gain no work from it.
+    for entry in &mut slow.ranks[2].entries {
+        entry.burst.instructions = 10 * MS / 500;
+    }
+    let found = found(&slow);
+    assert_first(&found, Kind::SlowRank, 1.0 / 3.0);
+    assert_eq!(found.causes[0].place.rank, Some(2));
+    assert_eq!(found.causes.len(), 1, "{found:?}");
+}
+
+#[test]
+fn work_that_moves_from_rank_to_rank_is_told_from_imbalance() {
+    let of = |rank| {
+        let step = |step| allreduce(if step % 4 == rank { 20 * MS } else { 10 * MS });
+        (0..STEPS).map(step).collect()
+    };
+    let found = found(&sequences(STEPS as u64 * 20 * MS, of));
+    assert_first(&found, Kind::VaryingWork, 7.5 / 20.0);
+    assert!(found.causes[0].what.contains("1.6"), "{found:?}");
+}
+
+#[test]
+fn waiting_before_a_computation_could_be_hidden() {
+    // A message that needs no rendezvous, for which both ranks would have to be in MPI.
+    let bytes = 32 << 10;
+    let of = |rank: usize| {
+        let peer = PeerRef::Absolute((rank as u32 + 2) % 4);
+        let receive = Action::Receive {
+            from: Source::Peer(peer),
+            tag: Some(0),
+            room: bytes,
+            request: Some(1),
+        };
+        let send = Action::Send {
+            to: peer,
+            tag: 0,
+            bytes,
+            mode: Mode::Buffered,
+            request: Some(2),
+        };
+        let requests = Box::new([1, 2]);
+        let step = [
+            entry(MS, 0x60, Function::Irecv, receive),
+            entry(0, 0x70, Function::Isend, send),
+            entry(0, 0x80, Function::Waitall, Action::Wait { requests }),
+        ];
+        vec![step; STEPS].concat()
+    };
+    let slow = Link {
+        latency: 50_000_000,
+        bandwidth: 125_000_000,
+    };
+    let mut sequences = sequences(STEPS as u64 * 16 * MS / 10, of);
+    sequences.origin.nodes = vec![0, 0, 1, 1];
+    let found = verdict(&sequences, slow, &|_| None, None).unwrap();
+    let overlap = found
+        .causes
+        .iter()
+        .find(|cause| cause.kind == Kind::Overlap);
+    let overlap = overlap.unwrap_or_else(|| panic!("{found:?}"));
+    assert_eq!(overlap.class, Class::Bound);
+    assert!(overlap.place.text.starts_with("MPI_Waitall"), "{overlap:?}");
+    // The link needs 262 us for a message, and has a latency of 50 us.
+    let gain = overlap.gain_ps as f64 / STEPS as f64;
+    assert!((290e6..320e6).contains(&gain), "{gain}");
 }
