@@ -72,6 +72,12 @@ impl Measured {
         &self.record.name
     }
 
+    /// Returns the virtual time that the window measured, picoseconds.
+    pub fn open_ps(&self) -> u64 {
+        let from = self.record.measured_from();
+        self.record.closed_ps.saturating_sub(from)
+    }
+
     /// Returns the name of a function.
     pub fn function(&self, number: u32) -> String {
         let function = self.profile.functions.get(number as usize);

@@ -9,7 +9,7 @@ use nodescope_config::quantity::{self, BitRate, Time};
 use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
 use nodescope_report::{CodeCosts, CodeReport, Report, TermValue, WindowReport, verdict_text};
 use nodescope_study::{DEFAULT_BANDWIDTH, DEFAULT_LATENCY};
-use nodescope_verdict::{Kind, Link, Place, Verdict, verdict as find};
+use nodescope_verdict::{Kind, Link, Place, ScalarLoop, Verdict, verdict as find};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
@@ -35,6 +35,7 @@ pub fn verdict(args: &args::Verdict) -> Result<Exit, Failure> {
     if args.results.join(RunFile::NAME).is_file() {
         let report = report(&args.results, None, &[])?;
         add_windows(&mut verdict, &report.windows);
+        add_code(&mut verdict, measured.as_ref());
         add_threads(&mut verdict, &args.results, measured.as_ref());
     }
     if args.json {
@@ -70,6 +71,7 @@ pub fn add_verdict(report: &mut Report, results: &Path) {
     match of(&sequences, results, measured.as_ref()) {
         Ok(mut verdict) => {
             add_windows(&mut verdict, &report.windows);
+            add_code(&mut verdict, measured.as_ref());
             add_threads(&mut verdict, results, measured.as_ref());
             report.verdict = Some(verdict);
         }
@@ -139,6 +141,26 @@ fn add_windows(verdict: &mut Verdict, windows: &[WindowReport]) {
     if seen {
         verdict.add(&Kind::OF_WINDOWS, causes);
     }
+}
+
+/// Adds the causes that the machine code of a window shows.
+fn add_code(verdict: &mut Verdict, measured: Option<&Measured>) {
+    let Some(measured) = measured else {
+        return;
+    };
+    let part = (measured.open_ps() as f64 / verdict.traced_ps.max(1) as f64).min(1.0);
+    let loops = measured.with_code(|code| code.scalar_loops());
+    let cause = |of: ScalarLoop| {
+        let what = format!(
+            "{} computes with one number at a time for {:.0} % of the code's cycles, though its iterations are independent and its data lie in order.",
+            of.place,
+            100.0 * of.share
+        );
+        let gain = of.share * part * (1.0 - 1.0 / f64::from(of.lanes));
+        verdict.at_most(Kind::ScalarLoop, gain, here(of.place), what)
+    };
+    let causes = loops.into_iter().map(cause).collect();
+    verdict.add(&Kind::OF_CODE, causes);
 }
 
 /// Most lines between two lines of source that count as one place: those of a loop.

@@ -385,7 +385,9 @@ fn next_section(report: &Report, first_cause: Option<Kind>) -> Section {
 fn of_cause(kind: Kind) -> Section {
     match kind {
         Kind::Imbalance | Kind::SerialRank | Kind::SlowRank | Kind::VaryingWork => Section::Window,
-        Kind::MemoryBound | Kind::RemoteMemory | Kind::ContendedLine => Section::Code,
+        Kind::ScalarLoop | Kind::MemoryBound | Kind::RemoteMemory | Kind::ContendedLine => {
+            Section::Code
+        }
         Kind::ThreadImbalance | Kind::SerialThread => Section::OpenMp,
         Kind::Barrier
         | Kind::Collective

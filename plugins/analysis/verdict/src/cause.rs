@@ -37,6 +37,8 @@ pub enum Kind {
     Latency,
     /// The bandwidth of the network.
     Bandwidth,
+    /// A loop computes with one number at a time.
+    ScalarLoop,
     /// A line of code waits for caches or memory.
     MemoryBound,
     /// A line of code waits for memory of another socket.
@@ -67,6 +69,8 @@ impl Kind {
     ];
     /// The kinds that a window's profile shows.
     pub const OF_WINDOWS: [Kind; 3] = [Kind::MemoryBound, Kind::RemoteMemory, Kind::ContendedLine];
+    /// The kinds that the machine code of a window shows.
+    pub const OF_CODE: [Kind; 1] = [Kind::ScalarLoop];
     /// The kinds that records of OpenMP show.
     pub const OF_THREADS: [Kind; 2] = [Kind::ThreadImbalance, Kind::SerialThread];
 
@@ -85,6 +89,7 @@ impl Kind {
             Kind::Placement => "placement of ranks",
             Kind::Latency => "latency of messages",
             Kind::Bandwidth => "bandwidth of the network",
+            Kind::ScalarLoop => "loops without vector instructions",
             Kind::MemoryBound => "waiting for caches and memory",
             Kind::RemoteMemory => "waiting for memory of other sockets",
             Kind::ContendedLine => "lines of memory that threads take from each other",

@@ -4,10 +4,15 @@
 use std::collections::BTreeMap;
 
 use nodescope_loop_tree::Sequences;
+use nodescope_plugin_api::Cause;
 use nodescope_profile::{Clock, Count, WindowProfile};
 
 use crate::edit::Stretch;
+use crate::scalar::lanes;
 use crate::shares::{Sample, Shares, moments};
+
+/// A block is looked at if it has one part in so many of the window's cycles.
+const LEAST_PART: i128 = 1000;
 
 /// The code of ranks, outside of MPI calls, in a window.
 pub struct MeasuredCode<'a> {
@@ -21,7 +26,51 @@ pub struct MeasuredCode<'a> {
     pub samples: &'a [Sample],
 }
 
+/// A loop that computes with one number at a time though its iterations are independent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScalarLoop {
+    /// Function, file and line.
+    pub place: String,
+    /// Numbers that an AVX2 instruction computes with.
+    pub lanes: u32,
+    /// Share of the core's cycles in the loop, without waiting for memory, in the cycles of all code of the window.
+    pub share: f64,
+}
+
 impl MeasuredCode<'_> {
+    /// Returns the loops of ranks that compute with one number at a time though their iterations are independent, most cycles first.
+    pub fn scalar_loops(&self) -> Vec<ScalarLoop> {
+        let mut all = 0;
+        let mut cycles: BTreeMap<u32, i128> = BTreeMap::new();
+        for count in &self.profile.counts {
+            let of_count = self.clock.of(count);
+            all += of_count.iter().sum::<i128>();
+            if (self.rank_of)(count.node, count.context).is_some() {
+                *cycles.entry(count.block).or_default() += of_count[Cause::Core as usize];
+            }
+        }
+        // Blocks of one place, such as versions of a loop, are one loop.
+        let mut loops: BTreeMap<(String, u32), i128> = BTreeMap::new();
+        for (index, cycles) in cycles {
+            // Most blocks have few cycles, and need not be decoded.
+            let block = &self.profile.blocks[index as usize];
+            if let Some(lanes) = (cycles * LEAST_PART > all).then(|| lanes(block)).flatten() {
+                let only = |count: &Count| (count.block == index).then_some(1.0);
+                let place = self.place(block.function, &only);
+                *loops.entry((place, lanes)).or_default() += cycles;
+            }
+        }
+        let mut loops: Vec<ScalarLoop> = (loops.into_iter())
+            .map(|((place, lanes), cycles)| ScalarLoop {
+                place,
+                lanes,
+                share: cycles as f64 / all.max(1) as f64,
+            })
+            .collect();
+        loops.sort_by(|a, b| b.share.total_cmp(&a.share));
+        loops
+    }
+
     /// Returns the code in which a rank computes longest beyond the mean of the other ranks, as text. `computed` is the time of each rank in
     /// this computation.
     pub(crate) fn excess(

@@ -8,6 +8,7 @@
 //! - `replay`: the program on its own cluster, fitted to the traced time.
 //! - `checks`: the checks, each a list of candidates of remedies.
 //! - `code`: the code of a computation or a thread, from a window.
+//! - `scalar`: loops without vector instructions.
 //! - `text`: places, causes and remedies in words.
 //! - `what_if`: changes of the user's choice, and what faster functions, computations and calls gain; `shares` says which functions a
 //!   computation runs.
@@ -19,13 +20,14 @@ mod code;
 mod edit;
 mod placement;
 mod replay;
+mod scalar;
 mod shares;
 mod text;
 mod verdict;
 mod what_if;
 
 pub use cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
-pub use code::MeasuredCode;
+pub use code::{MeasuredCode, ScalarLoop};
 pub use edit::{Call, Stretch};
 pub use replay::Link;
 pub use shares::Sample;

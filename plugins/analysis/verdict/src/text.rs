@@ -172,6 +172,9 @@ pub(crate) fn remedy(kind: Kind) -> &'static str {
         Kind::Placement => "Give mpirun this placement, such as by a rankfile.",
         Kind::Latency => "Send fewer messages, or messages that do not wait for each other.",
         Kind::Bandwidth => "Send less data, or send it while ranks compute.",
+        Kind::ScalarLoop => {
+            "Compile with -O3 and for this processor (-march), or write #pragma omp simd before the loop; the compiler must know that arrays do not overlap (restrict)."
+        }
         Kind::MemoryBound => {
             "Access data in the order in which it lies, in blocks that fit into the caches."
         }
