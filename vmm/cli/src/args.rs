@@ -332,6 +332,9 @@ pub struct Compare {
     /// Print the comparison as JSON in place of text.
     #[arg(long)]
     pub json: bool,
+    /// Print the comparison as one self-contained HTML page, with the verdicts, CPI stacks and timelines of both runs.
+    #[arg(long, conflicts_with = "json")]
+    pub html: bool,
 }
 
 /// `nodescope profile`.

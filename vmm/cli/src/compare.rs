@@ -6,6 +6,7 @@ use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::results::{RunFile, report};
 use crate::terminal::{print, print_json};
+use crate::verdict::add_verdict;
 
 /// Prints the results of two runs side by side, with the differences.
 pub fn compare(args: &args::Compare) -> Result<Exit, Failure> {
@@ -21,11 +22,16 @@ pub fn compare(args: &args::Compare) -> Result<Exit, Failure> {
         }),
     ];
     let sides = [&args.a, &args.b].map(|folder| folder.display().to_string());
-    let (one, other) = (report(&args.a, None, &[])?, report(&args.b, None, &[])?);
+    let (mut one, mut other) = (report(&args.a, None, &[])?, report(&args.b, None, &[])?);
     let comparison = compare::compare(sides, &one, &other, run);
-    match args.json {
-        true => print_json(&comparison.json())?,
-        false => print(&comparison.text())?,
+    if args.json {
+        print_json(&comparison.json())?;
+    } else if args.html {
+        add_verdict(&mut one, &args.a);
+        add_verdict(&mut other, &args.b);
+        print(&comparison.html([&one, &other]))?;
+    } else {
+        print(&comparison.text())?;
     }
     Ok(Exit::Ok)
 }

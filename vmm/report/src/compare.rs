@@ -64,7 +64,7 @@ impl Figure {
         }
     }
 
-    fn cells(&self) -> Vec<String> {
+    pub(crate) fn cells(&self) -> Vec<String> {
         let value = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| self.unit.text(v));
         let change = match (self.relative, self.difference) {
             (_, Some(0.0)) => "=".into(),
@@ -168,7 +168,7 @@ impl WorkDifference {
             parts.push(format!("another trigger ({b}; A: {a})"));
         }
         format!(
-            "note: window \"{}\" did other work in B than in A, so that times do not compare: B has {}.",
+            "window \"{}\" did other work in B than in A, so that times do not compare: B has {}.",
             self.window,
             parts.join(", ")
         )
@@ -499,26 +499,11 @@ impl Comparison {
         if self.same_inputs {
             out.push_str("Both ran the study with the same inputs.\n");
         }
-        if !self.description.is_empty() {
-            let mut table = Table::new("The studies differ in:", 3, &["", "A", "B"]);
-            let lacks = || "-".to_owned();
-            for line in &self.description {
-                table.row(vec![
-                    line.label.clone(),
-                    line.a.clone().unwrap_or_else(lacks),
-                    line.b.clone().unwrap_or_else(lacks),
-                ]);
-            }
+        if let Some(table) = self.differences() {
             out.push_str(&format!("\n{}", described(&table)));
         }
-        for (window, side) in &self.unmatched_windows {
-            let text = format!("note: only {side} has window \"{window}\"");
-            for line in wrap(&text, WIDTH) {
-                out.push_str(&format!("{line}\n"));
-            }
-        }
-        for work in &self.different_work {
-            for line in wrap(&work.text(), WIDTH) {
+        for note in self.notes() {
+            for line in wrap(&format!("note: {note}"), WIDTH) {
                 out.push_str(&format!("{line}\n"));
             }
         }
@@ -530,6 +515,28 @@ impl Comparison {
             out.push_str(&format!("\n{}", table.text(WIDTH)));
         }
         out
+    }
+
+    /// Returns the table of what differs between the studies; `None` if nothing does.
+    pub(crate) fn differences(&self) -> Option<Table> {
+        let mut table = Table::new("The studies differ in:", 3, &["", "A", "B"]);
+        let lacks = || "-".to_owned();
+        for line in &self.description {
+            table.row(vec![
+                line.label.clone(),
+                line.a.clone().unwrap_or_else(lacks),
+                line.b.clone().unwrap_or_else(lacks),
+            ]);
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
+
+    /// Returns sentences on what does not compare.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let unmatched = (self.unmatched_windows.iter())
+            .map(|(window, side)| format!("only {side} has window \"{window}\""));
+        let different = self.different_work.iter().map(WorkDifference::text);
+        unmatched.chain(different).collect()
     }
 
     /// Returns the comparison as JSON, in the schema of `SCHEMA.md`.

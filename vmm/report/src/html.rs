@@ -23,8 +23,8 @@ const ROWS: usize = 1000;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// A section of the page below the overview.
-struct Section {
+/// A section of a page below the overview.
+pub(crate) struct Section {
     /// Anchor of the section, which links lead to.
     id: String,
     title: String,
@@ -34,7 +34,7 @@ struct Section {
 }
 
 impl Section {
-    fn new(id: impl Into<String>, title: impl Into<String>, markup: Page) -> Section {
+    pub(crate) fn new(id: impl Into<String>, title: impl Into<String>, markup: Page) -> Section {
         Section {
             id: id.into(),
             title: title.into(),
@@ -42,24 +42,46 @@ impl Section {
             open: false,
         }
     }
+
+    /// Returns the section, open when the page is loaded.
+    pub(crate) fn opened(self) -> Section {
+        Section { open: true, ..self }
+    }
 }
 
 pub(crate) fn write(report: &Report) -> String {
-    let has_code = report.windows.iter().any(|window| window.code.is_some());
-    let code_style = if has_code {
-        code::style()
-    } else {
-        String::new()
+    let mut page = begin(&title(report), &[report]);
+    header(&mut page, report);
+    let footer = "The exact figures are in report.json.";
+    let overview = |page: &mut Page| overview(page, report);
+    end(page, overview, &sections(report), footer, &[report])
+}
+
+/// Begins a page about these reports.
+pub(crate) fn begin(title: &str, reports: &[&Report]) -> Page {
+    let mut windows = reports.iter().flat_map(|report| &report.windows);
+    let code_style = match windows.any(|window| window.code.is_some()) {
+        true => code::style(),
+        false => String::new(),
     };
     let style = format!("{STYLE}{}{code_style}", call_timeline::STYLE);
-    let mut page = Page::begin(&title(report), &style);
-    header(&mut page, report);
-    let sections = sections(report);
+    Page::begin(title, &style)
+}
+
+/// Writes the overview, the sections and the scripts of a page, and returns the page.
+pub(crate) fn end(
+    mut page: Page,
+    overview: impl FnOnce(&mut Page),
+    sections: &[Section],
+    footer: &str,
+    reports: &[&Report],
+) -> String {
     page.raw("<div class=\"frame\">\n");
-    contents(&mut page, &sections);
-    page.raw("<main>\n");
-    overview(&mut page, report);
-    for section in &sections {
+    contents(&mut page, sections);
+    page.raw("<main>\n<section id=\"overview\" class=\"overview\">");
+    overview(&mut page);
+    page.raw("</section>\n");
+    for section in sections {
         let class = if section.id == "notes" { "notes" } else { "" };
         page.raw(&format!(
             "<section id=\"{}\" class=\"{class}\"><details",
@@ -72,10 +94,12 @@ pub(crate) fn write(report: &Report) -> String {
         page.raw(&section.markup);
         page.raw("</details></section>\n");
     }
-    page.raw("</main></div>\n<footer>The exact figures are in report.json.</footer>\n");
+    page.raw("</main></div>\n");
+    page.element("footer", "", footer);
+    page.raw("\n");
     page.sort_script();
     page.script(SCRIPT);
-    if !report.call_timelines.is_empty() {
+    if (reports.iter()).any(|report| !report.call_timelines.is_empty()) {
         call_timeline::script(&mut page);
     }
     page.finish()
@@ -120,36 +144,58 @@ const MOST_STACKS: usize = 2;
 
 /// Writes what a reader sees first: the verdict or the findings, the CPI stack, and the timeline.
 fn overview(page: &mut Page, report: &Report) {
-    page.raw("<section id=\"overview\" class=\"overview\"><div class=\"sides\"><div>");
-    match &report.verdict {
-        Some(of_run) => verdict(page, of_run),
-        None if report.findings.is_empty() => {
-            page.element("h2", "", "Findings");
-            page.element("p", "", "No finding is above its threshold.");
-        }
-        None => findings(page, report),
-    }
+    page.raw("<div class=\"sides\"><div>");
+    verdict_or_findings(page, report, "h2");
     page.raw("</div>\n");
-    let stacks = report.windows.iter().zip(&report.charts.stacks);
-    let stacks: Vec<_> = stacks
-        .take(MOST_STACKS)
-        .filter(|(_, (svg, _))| !svg.is_empty())
-        .collect();
-    if !stacks.is_empty() {
+    if has_stacks(report) {
         page.raw("<div>");
-        for (window, (svg, legend)) in stacks {
-            let title = format!("CPI stack of window \"{}\"", window.name);
-            chart(page, &title, svg, legend, None);
-        }
+        stacks(page, report);
         page.raw("</div>\n");
     }
     page.raw("</div>\n");
-    timeline(page, report, 0);
-    page.raw("</section>\n");
+    timeline(page, report, 0, 0, "");
 }
 
-/// Writes the timeline of a program; nothing if the program has no calls.
-fn timeline(page: &mut Page, report: &Report, number: usize) {
+/// Writes the verdict and the CPI stacks of a report, below each other.
+pub(crate) fn charts_and_verdict(page: &mut Page, report: &Report, heading: &str) {
+    stacks(page, report);
+    verdict_or_findings(page, report, heading);
+}
+
+fn verdict_or_findings(page: &mut Page, report: &Report, heading: &str) {
+    match &report.verdict {
+        Some(of_run) => verdict(page, of_run, heading),
+        None => {
+            page.element(heading, "", "Findings");
+            match report.findings.as_slice() {
+                [] => page.element("p", "", "No finding is above its threshold."),
+                _ => finding_list(page, report),
+            }
+        }
+    }
+}
+
+fn shown_stacks(report: &Report) -> impl Iterator<Item = (&WindowReport, &Drawn)> {
+    let stacks = report.windows.iter().zip(&report.charts.stacks);
+    stacks
+        .take(MOST_STACKS)
+        .filter(|(_, (svg, _))| !svg.is_empty())
+}
+
+fn has_stacks(report: &Report) -> bool {
+    shown_stacks(report).next().is_some()
+}
+
+fn stacks(page: &mut Page, report: &Report) {
+    for (window, (svg, legend)) in shown_stacks(report) {
+        let title = format!("CPI stack of window \"{}\"", window.name);
+        chart(page, &title, svg, legend, None);
+    }
+}
+
+/// Writes the timeline of a program; nothing if the program has no calls. `id` is a number that no other timeline of the page has, and `side`
+/// the name of the run where the page has several.
+pub(crate) fn timeline(page: &mut Page, report: &Report, number: usize, id: usize, side: &str) {
     let (Some(calls), Some(drawn)) = (
         report.call_timelines.get(number),
         report.charts.programs.get(number),
@@ -160,12 +206,16 @@ fn timeline(page: &mut Page, report: &Report, number: usize) {
         return;
     };
     let label = report.mpi.as_ref().and_then(|mpi| mpi.label(number));
-    let title = match label {
-        Some(label) => format!("Timeline of MPI calls of {label}"),
-        None => "Timeline of MPI calls".to_owned(),
+    let of: Vec<String> = [Some(side.to_owned()).filter(|side| !side.is_empty()), label]
+        .into_iter()
+        .flatten()
+        .collect();
+    let title = match of.as_slice() {
+        [] => "Timeline of MPI calls".to_owned(),
+        of => format!("Timeline of MPI calls of {}", of.join(", ")),
     };
     let ranks = drawn.ranks;
-    call_timeline::write(page, &title, calls, &report.windows, number, |page| {
+    call_timeline::write(page, &title, calls, &report.windows, id, |page| {
         page.raw("<div class=\"wide\">");
         page.raw(svg);
         if ranks > MOST_LANES {
@@ -192,11 +242,7 @@ fn sections(report: &Report) -> Vec<Section> {
             page.element("li", "", note);
         }
         page.raw("</ul>");
-        let notes = Section::new("notes", "Notes", page);
-        sections.push(Section {
-            open: true,
-            ..notes
-        });
+        sections.push(Section::new("notes", "Notes", page).opened());
     }
     for (number, (window, stack)) in report.windows.iter().zip(&report.charts.stacks).enumerate() {
         let mut page = Page::default();
@@ -274,11 +320,6 @@ fn sources(report: &Report) -> Page {
     page
 }
 
-fn findings(page: &mut Page, report: &Report) {
-    page.element("h2", "", "Findings");
-    finding_list(page, report);
-}
-
 fn finding_list(page: &mut Page, report: &Report) {
     page.raw("<ol>");
     for finding in &report.findings {
@@ -320,7 +361,7 @@ fn legend(page: &mut Page, legend: &[(String, String, &str)]) {
     }));
 }
 
-fn table(page: &mut Page, table: Table) {
+pub(crate) fn table(page: &mut Page, table: Table) {
     let table = table.limited(ROWS);
     page.raw("<figure class=\"block\">");
     if !table.title.is_empty() {
@@ -356,7 +397,7 @@ fn mpi_sections(report: &Report, mpi: &MpiReport) -> Vec<Section> {
     for (number, (program, drawn)) in mpi.programs.iter().zip(drawn).enumerate() {
         let mut page = Page::default();
         if number > 0 {
-            timeline(&mut page, report, number);
+            timeline(&mut page, report, number, number, "");
         }
         page.raw("<div class=\"blocks\">\n");
         if let Some(svg) = &drawn.matrix {
@@ -421,8 +462,8 @@ fn rows(page: &mut Page, table: &Table) {
     page.raw(&format!("</{end}></table></div>\n"));
 }
 
-fn verdict(page: &mut Page, verdict: &Verdict) {
-    page.element("h2", "", "Verdict");
+fn verdict(page: &mut Page, verdict: &Verdict, heading: &str) {
+    page.element(heading, "", "Verdict");
     match verdict.causes.as_slice() {
         [] => page.element("p", "", NO_CAUSE),
         causes => {

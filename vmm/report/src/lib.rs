@@ -11,6 +11,7 @@ mod calls;
 mod charts;
 pub mod code;
 pub mod compare;
+mod compare_page;
 mod cores;
 mod explain;
 mod findings;

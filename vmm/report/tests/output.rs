@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use nodescope_hypercall::{Function, MpiRecord, Peer, Tag, ThreadId};
+use nodescope_report::compare::compare;
 use nodescope_report::{PageSection, Report, ReportError, ReportInput, build};
 use nodescope_trace::{Body, Event, Stamp, TraceError, Unfinished};
 use nodescope_window::Ending;
@@ -152,6 +154,34 @@ fn html_shows_charts_and_escapes_names() {
     assert!(!html.contains("\"<script>\"") && !html.contains("<b>"));
     let text = built(|input| input.windows.windows[0].name = "a\u{1b}[31m".into()).text();
     assert!(!text.contains('\u{1b}'));
+}
+
+#[test]
+fn the_page_of_a_comparison_has_both_runs() {
+    let [a, b] = [
+        built(|_| {}),
+        built(|input| input.study.name = "<b>".into()),
+    ];
+    let sides = ["one".to_owned(), "<other>".to_owned()];
+    let page = compare(sides, &a, &b, Vec::new()).html([&a, &b]);
+    check_page(&page);
+    for part in [
+        "&lt;other&gt;",
+        "Timeline of MPI calls of A",
+        "Timeline of MPI calls of B",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    let timelines: Vec<&str> = page.split(" id=\"timeline-").skip(1).collect();
+    let ids: BTreeSet<_> = timelines
+        .iter()
+        .map(|rest| rest.split('"').next())
+        .collect();
+    assert_eq!((timelines.len(), ids.len()), (2, 2));
+    assert_eq!(
+        page.matches("CPI stack of window").count(),
+        2 * a.windows.len().min(2)
+    );
 }
 
 #[test]
