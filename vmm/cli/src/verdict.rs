@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_config::quantity::{self, BitRate, Time};
-use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
+use nodescope_loop_tree::{SequenceOptions, Sequences};
 use nodescope_report::{CodeCosts, CodeReport, Report, TermValue, WindowReport, verdict_text};
 use nodescope_study::{DEFAULT_BANDWIDTH, DEFAULT_LATENCY};
 use nodescope_verdict::{Kind, Link, Place, ScalarLoop, Verdict, verdict as find};
@@ -85,12 +85,10 @@ fn of(
     results: &Path,
     measured: Option<&Measured>,
 ) -> Result<Verdict, String> {
-    let known = &sequences.origin.names;
-    let names = |site: Site| known.place(site).map(|_| known.text(site));
     let (link, unknown) = link(results);
     let verdict = match measured {
-        Some(measured) => measured.with_code(|code| find(sequences, link, &names, Some(code))),
-        None => find(sequences, link, &names, None),
+        Some(measured) => measured.with_code(|code| find(sequences, link, Some(code))),
+        None => find(sequences, link, None),
     };
     let mut verdict = verdict.map_err(|error| error.to_string())?;
     verdict.quality.extend(unknown);

@@ -6,7 +6,7 @@ mod rerun;
 use std::ffi::OsString;
 use std::path::Path;
 
-use nodescope_loop_tree::{SequenceOptions, Sequences, Site};
+use nodescope_loop_tree::{SequenceOptions, Sequences};
 use nodescope_report::wrapped;
 use nodescope_trace::SiteNames;
 use nodescope_verdict::{Call, CallRow, CausalProfile, Change, Row, WhatIf, shown};
@@ -87,13 +87,11 @@ pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
         quality: run.quality().into_iter().chain(unknown).collect(),
     };
     if changes.is_empty() {
-        let known = &sequences.origin.names;
-        let names = |site: Site| known.place(site).map(|_| known.text(site));
         let function = |number| match &measured {
             Some(measured) => measured.function(number),
             None => String::new(),
         };
-        let profile = run.profile(&names, &function);
+        let profile = run.profile(&function);
         let mut profile = profile.map_err(|error| Failure::of(Exit::Study, &error))?;
         if let Some(study) = &args.run {
             run_best(&mut profile, study, args)?;

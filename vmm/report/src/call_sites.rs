@@ -85,7 +85,7 @@ impl CallSiteRow {
 pub(crate) fn table(rows: &[CallSiteRow]) -> Option<Table> {
     rows.iter().find(|row| row.address.is_some())?;
     let head = [
-        "from", "function", "ranks", "calls", "bytes", "mean", "total", "waited", "most",
+        "from", "function", "calls", "bytes", "total", "waited", "most",
     ];
     let title = "By call site, longest total first. Calls and bytes counted; times modelled";
     let mut table = Table::new(title, 2, &head).about("run");
@@ -97,10 +97,8 @@ pub(crate) fn table(rows: &[CallSiteRow]) -> Option<Table> {
         table.row(vec![
             row.text.clone(),
             row.function.into(),
-            row.ranks.to_string(),
             grouped(row.calls.into()),
             bytes(row.send_bytes.saturating_add(row.receive_bytes)),
-            time(row.time_ps as f64 / row.calls.max(1) as f64),
             time(row.time_ps as f64),
             waited,
             format!("{}: {}", row.most_rank, time(row.most_rank_ps as f64)),

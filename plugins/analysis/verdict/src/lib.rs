@@ -32,5 +32,5 @@ pub use edit::{Call, Stretch};
 pub use replay::Link;
 pub use shares::Sample;
 pub use text::{NO_CAUSE, at, between, shown};
-pub use verdict::{Error, Names, verdict};
+pub use verdict::{Error, verdict};
 pub use what_if::{CallRow, CausalProfile, Change, Row, WhatIf};

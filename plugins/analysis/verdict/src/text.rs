@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 
 use nodescope_config::quantity::Time;
+use nodescope_trace::SiteNames;
 
 use crate::cause::{Cause, Class, Kind, Place, RuledOut, Verdict};
 use crate::checks::{Candidate, Subject};
 use crate::edit::{Call, Stretch};
-use crate::verdict::Names;
 
 /// Returns a call as text: its function and its place.
-pub fn at((site, function): Call, names: Names<'_>) -> String {
-    match names(site) {
-        Some(name) => format!("{function} in {name}"),
-        None => format!("{function} at {site}"),
+pub fn at((site, function): Call, names: &SiteNames) -> String {
+    match names.place(site) {
+        Some(_) => format!("{function} in {}", names.text(site)),
+        None => format!("{function} at {}", names.address(site)),
     }
 }
 
 /// Returns a computation as text: the code between two calls.
-pub fn between(stretch: Stretch, names: Names<'_>) -> String {
+pub fn between(stretch: Stretch, names: &SiteNames) -> String {
     match stretch {
         (None, behind) => format!("the code before {}", at(behind, names)),
         (Some(before), behind) if before == behind => {
@@ -33,7 +33,7 @@ pub fn between(stretch: Stretch, names: Names<'_>) -> String {
 }
 
 /// Returns where a candidate is.
-pub(crate) fn place(subject: &Subject, names: Names<'_>) -> Place {
+pub(crate) fn place(subject: &Subject, names: &SiteNames) -> Place {
     match subject {
         Subject::Computation { stretch, rank, .. } => Place {
             text: between(*stretch, names),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_loop_tree::{Sequences, Site};
+use nodescope_loop_tree::Sequences;
 use nodescope_predict::FitError;
 
 use crate::cause::{Cause, Class, Kind, LEAST_GAIN, MOST_CAUSES, Place, RuledOut, Verdict};
@@ -11,9 +11,6 @@ use crate::code::MeasuredCode;
 use crate::edit::{State, stretches};
 use crate::replay::{Link, Replay, time_on};
 use crate::text::{place, remedy, shown, what};
-
-/// The names of call sites: function, file and line as text; `None` for a site without a name.
-pub type Names<'a> = &'a dyn Fn(Site) -> Option<String>;
 
 /// Most entries of sequences, over which candidates are replayed.
 const MOST_ENTRIES: usize = 1_000_000;
@@ -63,7 +60,6 @@ pub(crate) fn within_limits(sequences: &Sequences) -> Result<(), Error> {
 pub fn verdict(
     sequences: &Sequences,
     link: Link,
-    names: Names<'_>,
     code: Option<&MeasuredCode<'_>>,
 ) -> Result<Verdict, Error> {
     within_limits(sequences)?;
@@ -93,7 +89,7 @@ pub fn verdict(
         }
         let place = Place {
             code: code.and_then(|code| code_of(&candidate, &state.sequences, code)),
-            ..place(&candidate.subject, names)
+            ..place(&candidate.subject, &sequences.origin.names)
         };
         causes.push(Cause {
             kind: candidate.kind,

@@ -13,7 +13,7 @@ use crate::edit::{Call, Edit, MILLION, Parts, State, Stretch, call, stretches};
 use crate::replay::{Link, Replay, time_on};
 use crate::shares::{Sample, Shares};
 use crate::text::{at, between};
-use crate::verdict::{Error, Names, quality, within_limits};
+use crate::verdict::{Error, quality, within_limits};
 
 /// Least share of the computing time, and largest number, of the functions and computations of a profile.
 const LEAST_SHARE: f64 = 0.01;
@@ -195,11 +195,8 @@ impl WhatIf {
     /// # Errors
     ///
     /// Sequences that cannot be replayed.
-    pub fn profile(
-        &self,
-        names: Names<'_>,
-        function: &dyn Fn(u32) -> String,
-    ) -> Result<CausalProfile, Error> {
+    pub fn profile(&self, function: &dyn Fn(u32) -> String) -> Result<CausalProfile, Error> {
+        let names = &self.state.sequences.origin.names;
         let large = |share: f64| share >= LEAST_SHARE;
         let functions = self.shares.functions().into_iter();
         let functions = functions.filter(|(_, share)| large(*share)).take(MOST_ROWS);

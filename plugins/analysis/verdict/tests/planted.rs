@@ -61,7 +61,7 @@ fn sequences(time: u64, of: impl Fn(usize) -> Vec<Entry>) -> Sequences {
 }
 
 fn found(sequences: &Sequences) -> Verdict {
-    verdict(sequences, LINK, &|_| None, None).unwrap()
+    verdict(sequences, LINK, None).unwrap()
 }
 
 /// Checks that the first cause has a kind and, within 2 % of the time, a gain.
@@ -207,7 +207,7 @@ fn an_even_program_has_no_cause() {
 #[test]
 fn a_long_trace_is_refused() {
     let of = |_| vec![allreduce(1); 300_000];
-    let refused = verdict(&sequences(1, of), LINK, &|_| None, None);
+    let refused = verdict(&sequences(1, of), LINK, None);
     assert!(matches!(
         refused,
         Err(Error::TooLong { entries: 1_200_000 })
@@ -283,7 +283,7 @@ fn waiting_before_a_computation_could_be_hidden() {
     };
     let mut sequences = sequences(STEPS as u64 * 16 * MS / 10, of);
     sequences.origin.nodes = vec![0, 0, 1, 1];
-    let found = verdict(&sequences, slow, &|_| None, None).unwrap();
+    let found = verdict(&sequences, slow, None).unwrap();
     let overlap = found
         .causes
         .iter()

@@ -124,7 +124,7 @@ fn a_faster_rank_gains_until_others_are_the_last() {
 fn the_profile_has_functions_computations_and_calls_by_gain() {
     let run = WhatIf::new(&sequences(), LINK, samples()).unwrap();
     let name = |function| ["solve", "assemble", "spin"][function as usize].to_owned();
-    let profile = run.profile(&|_| None, &name).unwrap();
+    let profile = run.profile(&name).unwrap();
     let functions: Vec<&str> = profile
         .functions
         .iter()
@@ -148,6 +148,6 @@ fn without_samples_functions_are_unknown_and_change_nothing() {
     let run = WhatIf::new(&sequences(), LINK, Vec::new()).unwrap();
     let time = run.time(&[code(SOLVE, 0.0)]).unwrap();
     assert_eq!(time, Some(run.replayed()));
-    let profile = run.profile(&|_| None, &|_| String::new()).unwrap();
+    let profile = run.profile(&|_| String::new()).unwrap();
     assert!(profile.functions.is_empty() && !profile.computations.is_empty());
 }

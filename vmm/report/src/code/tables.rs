@@ -375,6 +375,31 @@ fn mpi(code: &CodeReport, shape: &Shape) -> Table {
     table
 }
 
+/// Returns a call path as text, without the parameters of C++ functions and templates.
+fn way(frames: &[String]) -> String {
+    let frames = frames.iter().map(|frame| without_parameters(frame));
+    frames.collect::<Vec<_>>().join(" > ")
+}
+
+/// Returns the name of a C++ function without its parameters, and without those of templates.
+fn without_parameters(name: &str) -> String {
+    if name.contains("operator") || name.starts_with(['(', '<']) {
+        return name.to_owned();
+    }
+    let mut depth = 0;
+    let mut short = String::new();
+    for character in name.chars() {
+        match character {
+            '(' if depth == 0 => break,
+            '<' => depth += 1,
+            '>' if depth > 0 => depth -= 1,
+            _ if depth == 0 => short.push(character),
+            _ => {}
+        }
+    }
+    short
+}
+
 /// Returns the table of call paths to MPI functions; `None` without samples inside MPI.
 fn mpi_paths(code: &CodeReport, shape: &Shape) -> Option<Table> {
     let mut paths: Vec<_> = (code.mpi.iter())
@@ -403,8 +428,9 @@ fn mpi_paths(code: &CodeReport, shape: &Shape) -> Option<Table> {
     for (function, path) in paths {
         let frames = match path.frames.get(common..) {
             _ if path.samples == 0 => "(no sample)".into(),
-            Some(frames @ [_, ..]) => frames.join(" > "),
-            _ => path.frames.join(" > "),
+            Some(frames @ [_, ..]) => way(frames),
+            _ if path.frames.is_empty() => "(not known)".into(),
+            _ => way(&path.frames),
         };
         table.row(vec![
             cut_left(&frames, shape.width + 14),
@@ -661,4 +687,26 @@ fn cut_left(text: &str, most: usize) -> String {
     }
     let kept = text.chars().skip(count - most.saturating_sub(1));
     std::iter::once('~').chain(kept).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_of_cpp_functions_lose_their_parameters() {
+        let short = super::without_parameters;
+        assert_eq!(short("exchange"), "exchange");
+        assert_eq!(
+            short("dd_move_x(gmx_domdec_t*, gmx::ArrayRef<gmx::BasicVector<float> >)"),
+            "dd_move_x"
+        );
+        assert_eq!(
+            short("grid::Field<double, 3ul>::at(unsigned long) const"),
+            "grid::Field::at"
+        );
+        assert_eq!(short("sum::operator()(int)"), "sum::operator()(int)");
+        assert_eq!(
+            short("(anonymous namespace)::solve(int)"),
+            "(anonymous namespace)::solve(int)"
+        );
+    }
 }
