@@ -73,7 +73,7 @@ pub struct NodeState {
     /// For each vCPU, its last address space and thread, and their context; `None` if the context must be looked up again.
     pub recent: Vec<Option<((u64, u64), Context)>>,
     /// MPI function that each thread is executing, by address space and thread.
-    pub inside: BTreeMap<(u64, u64), Function>,
+    pub inside: Vec<((u64, u64), Function)>,
     /// Notes for the user about refused hypercalls.
     pub notes: Notes,
     /// Quota and lengths of the guest's result files.
@@ -250,7 +250,7 @@ impl Node {
             has_subscribed_event: motherboard.has_subscribed_event,
             activities: motherboard.activities.clone(),
             recent: motherboard.recent.clone(),
-            inside: motherboard.inside.clone(),
+            inside: motherboard.inside.iter().map(|(k, v)| (*k, *v)).collect(),
             notes: motherboard.notes.clone(),
             files: motherboard.files.save(),
             code: self.ram().regions().iter().map(|r| r.code.save()).collect(),
@@ -317,7 +317,7 @@ impl Node {
         motherboard.contexts = contexts;
         motherboard.activities = state.activities;
         motherboard.recent = state.recent;
-        motherboard.inside = state.inside;
+        motherboard.inside = state.inside.into_iter().collect();
         motherboard.notes = state.notes;
         let regions = self.ram().regions();
         let mut maps = regions.iter().zip(&state.code);
