@@ -173,7 +173,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = SandboxMode::Try)]
     pub sandbox: SandboxMode,
     /// Open no window, and let clocks go by what code cost in the windows of these results of the same study (guide: What faster code gains).
-    #[arg(long, value_name = "RESULTS", conflicts_with_all = ["workers", "from", "snapshot_at"])]
+    #[arg(long, value_name = "RESULTS", conflicts_with = "workers")]
     pub costs_of: Option<PathBuf>,
     #[command(flatten)]
     pub code: CodeChanges,

@@ -20,6 +20,28 @@ fn refused(work: &WorkFolder, args: &[&str], code: i32, texts: &[&str]) {
 }
 
 #[test]
+fn a_run_with_known_costs_goes_on_from_a_snapshot() {
+    let work = talking();
+    ok(&work, &["run", "s.toml", "--results", "measured"]);
+    let run = |results: &str, more: &[&str]| {
+        let known = [
+            "run",
+            "s.toml",
+            "--results",
+            results,
+            "--costs-of",
+            "measured",
+        ];
+        ok(&work, &[&known, more].concat());
+        work.path().join(results)
+    };
+    let whole = run("whole", &[]);
+    let at = ["--snapshot-at", "mark:step#11", "--snapshot-name", "half"];
+    same(&whole, &run("through", &at));
+    same(&whole, &run("from", &["--from", "half"]));
+}
+
+#[test]
 fn a_run_that_goes_on_from_a_snapshot_leaves_the_results_of_one_that_never_stopped() {
     let work = talking();
     ok(&work, &["run", "s.toml", "--results", "whole"]);

@@ -10,8 +10,6 @@
 //! A state may come from a damaged or hostile file. [`Node::load_state`] refuses a state that no node can have been in, if the state would
 //! make the host panic or wait. A guest that fails because of its state harms only itself.
 
-use std::collections::BTreeMap;
-
 use nodescope_devices::chipset::ChipsetState;
 use nodescope_devices::state::RestoreError;
 use nodescope_devices::virtio::DeviceState;

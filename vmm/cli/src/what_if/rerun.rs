@@ -1,7 +1,8 @@
-//! Runs of a study with the costs that a window measured: without changes of code, and with them.
+//! Runs of a study with the costs that a window measured: without changes of code, and with them. Nodes boot once: runs with changes go on
+//! from a snapshot at the start of the job.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nodescope_loop_tree::SequenceOptions;
@@ -35,6 +36,9 @@ impl Rerun {
     }
 }
 
+/// Name of the snapshot at the start of the job.
+const BEFORE_THE_JOB: &str = "job.nss";
+
 /// A study that is run again, each time in a process of its own.
 pub struct Reruns<'a> {
     study: &'a Path,
@@ -53,13 +57,21 @@ impl<'a> Reruns<'a> {
             scratch: scratch.map_err(Failure::io("create", &std::env::temp_dir()))?,
             before_ps: 0,
         };
-        runs.before_ps = runs.time(&[])?;
+        let snapshot = runs.snapshot().into_os_string();
+        let save = [
+            "--snapshot-at".into(),
+            "job".into(),
+            "--snapshot-name".into(),
+            snapshot,
+        ];
+        runs.before_ps = runs.time(&save)?;
         Ok(runs)
     }
 
     /// Runs the study with changes of code, which are options of `nodescope run`.
     pub fn with(&self, changes: &[OsString]) -> Result<Rerun, Failure> {
-        let after_ps = self.time(changes)?;
+        let go_on = ["--from".into(), self.snapshot().into_os_string()];
+        let after_ps = self.time(&[&go_on, changes].concat())?;
         let saved = self.before_ps as f64 - after_ps as f64;
         Ok(Rerun {
             before_ps: self.before_ps,
@@ -68,7 +80,12 @@ impl<'a> Reruns<'a> {
         })
     }
 
-    fn time(&self, changes: &[OsString]) -> Result<u64, Failure> {
+    fn snapshot(&self) -> PathBuf {
+        self.scratch.path().join(BEFORE_THE_JOB)
+    }
+
+    /// Runs the study with further options, and returns the time from the end of MPI's initialisation.
+    fn time(&self, options: &[OsString]) -> Result<u64, Failure> {
         let results = self.scratch.path().join("results");
         let program = std::env::current_exe();
         let program = program.map_err(Failure::io("find", Path::new("nodescope")))?;
@@ -79,7 +96,7 @@ impl<'a> Reruns<'a> {
             .arg(&results)
             .arg("--costs-of")
             .arg(&self.args.results)
-            .args(changes)
+            .args(options)
             .stdout(Stdio::null())
             .status();
         let status = ran.map_err(Failure::io("start", &program))?;
