@@ -42,7 +42,7 @@ pub(crate) enum Subject {
     },
     /// All computations of a rank: their time and instructions, and the means of all other ranks.
     Rank { rank: u32, own: Work, others: Work },
-    /// A computation that takes on the rank that is last so many times as long as on the mean of the ranks.
+    /// A computation, and how many times the mean of all ranks its slowest rank takes each time.
     Varying { stretch: Stretch, times: f64 },
     /// A call, executed so many times by all ranks together.
     Call { call: Call, count: u64 },
@@ -238,14 +238,18 @@ fn varying_work(sequences: &Sequences, time: u64) -> Vec<Candidate> {
         if ranks < 2 || count < 2 || of_ranks.iter().any(|of_rank| of_rank.len() != count) {
             continue;
         }
-        let sum = |of_rank: &Vec<(usize, u64)>| of_rank.iter().map(|(_, time)| *time).sum::<u64>();
+        // Times of a damaged trace may have any value, so that their sums saturate.
+        let sum = |of_rank: &Vec<(usize, u64)>| {
+            let mut times = of_rank.iter().map(|(_, time)| *time);
+            times.try_fold(0, u64::checked_add).unwrap_or(u64::MAX)
+        };
         let sums: Vec<u64> = of_ranks.iter().map(sum).collect();
-        let all = sums.iter().sum::<u64>() / ranks as u64;
-        let (mut last, mut parts) = (0, BTreeMap::new());
+        let all = sums.iter().map(|sum| sum / ranks as u64).sum::<u64>();
+        let (mut last, mut parts) = (0_u64, BTreeMap::new());
         for step in 0..count {
             let times = || of_ranks.iter().map(|of_rank| of_rank[step]);
             let mean = times().map(|(_, time)| time / ranks as u64).sum::<u64>();
-            last += times().map(|(_, time)| time).max().unwrap_or(0);
+            last = last.saturating_add(times().map(|(_, time)| time).max().unwrap_or(0));
             for (rank, (index, time)) in times().enumerate().filter(|(_, (_, time))| *time > 0) {
                 let part = u128::from(mean) * u128::from(MILLION) / u128::from(time);
                 parts.insert((rank, index), part as u64);

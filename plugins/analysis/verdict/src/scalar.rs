@@ -12,8 +12,8 @@ use nodescope_profile::Block;
 /// Size of a vector register of AVX2, bytes.
 const VECTOR: u32 = 32;
 
-/// Returns how many numbers a vector instruction could compute at once in the iterations of a block that is a loop by itself; `None` if the
-/// block is no such loop, has vector instructions already, or if an iteration may need the result of another one.
+/// Returns how many iterations of a loop a vector instruction could compute at once. The loop is a block that branches to its own beginning.
+/// Returns `None` for other blocks, for loops with vector instructions, and where an iteration may need the result of another one.
 pub(crate) fn lanes(block: &Block) -> Option<u32> {
     let body = body(block)?;
     let element = element(&body)?;
@@ -176,7 +176,8 @@ fn in_order(body: &[Instruction], element: u32, steps: &BTreeMap<Register, i64>)
     let stores = |of: &Instruction| of.op0_kind() == OpKind::Memory;
     let step = |of: &Instruction| {
         let step = |register: Register| steps.get(&register.full_register()).copied().unwrap_or(0);
-        step(of.memory_base()) + step(of.memory_index()) * i64::from(of.memory_index_scale())
+        let of_index = step(of.memory_index()).saturating_mul(of.memory_index_scale().into());
+        step(of.memory_base()).saturating_add(of_index)
     };
     let mut streams = 0;
     for one in of_memory.clone() {

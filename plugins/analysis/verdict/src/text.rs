@@ -95,7 +95,7 @@ pub(crate) fn what(candidate: &Candidate, place: &Place) -> String {
             work(own.1, others.1)
         ),
         (Subject::Varying { times, .. }, _) => format!(
-            "{place} takes longest on another rank each time: {times:.2} times the mean of all ranks."
+            "Each time another rank takes longest in {place}: {times:.2} times the mean of all ranks."
         ),
         (Subject::Call { count, .. }, Kind::Overlap) => format!(
             "{place} ({count} calls) waits for messages before ranks compute what may not need them."
