@@ -150,7 +150,7 @@ fn add_code(verdict: &mut Verdict, measured: Option<&Measured>) {
     let loops = measured.with_code(|code| code.scalar_loops());
     let cause = |of: ScalarLoop| {
         let what = format!(
-            "{} computes with one number at a time for {:.0} % of the code's cycles, though its iterations are independent and its data lie in order.",
+            "{} computes with one number at a time for {:.0} % of the code's cycles, though no register carries a value between iterations and its data lie in order.",
             of.place,
             100.0 * of.share
         );

@@ -26,7 +26,7 @@ pub struct MeasuredCode<'a> {
     pub samples: &'a [Sample],
 }
 
-/// A loop that computes with one number at a time though its iterations are independent.
+/// A loop that computes with one number at a time, though no register carries a value between iterations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScalarLoop {
     /// Function, file and line.
@@ -38,7 +38,8 @@ pub struct ScalarLoop {
 }
 
 impl MeasuredCode<'_> {
-    /// Returns the loops of ranks that compute with one number at a time though their iterations are independent, most cycles first.
+    /// Returns the loops of ranks that compute with one number at a time, though no register carries a value between iterations. Loops with
+    /// most cycles come first.
     pub fn scalar_loops(&self) -> Vec<ScalarLoop> {
         let mut all = 0;
         let mut cycles: BTreeMap<u32, i128> = BTreeMap::new();

@@ -1,5 +1,6 @@
-//! Loops that compute with one floating-point number at a time though their iterations are independent: what a compiler could turn into
-//! vector instructions. Machine code alone decides, so that the judgement holds for every input.
+//! Loops that compute with one floating-point number at a time, and that a compiler could turn into vector instructions. No register
+//! carries a value from one iteration to the next, and arrays are walked in order. Machine code alone decides, so that arrays which overlap
+//! are not noticed.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use nodescope_profile::Block;
 const VECTOR: u32 = 32;
 
 /// Returns how many iterations of a loop a vector instruction could compute at once. The loop is a block that branches to its own beginning.
-/// Returns `None` for other blocks, for loops with vector instructions, and where an iteration may need the result of another one.
+/// Returns `None` for other blocks, for loops with vector instructions, and where an iteration needs the result of another one. Arrays with
+/// different base registers are taken not to overlap.
 pub(crate) fn lanes(block: &Block) -> Option<u32> {
     let body = body(block)?;
     let element = element(&body)?;
@@ -72,8 +74,7 @@ fn role(instruction: &Instruction) -> Option<Role> {
         {
             Some(Role::Copy)
         }
-        Add | Sub | Inc | Dec | Cmp | Test | Nop => Some(Role::Count),
-        Lea => Some(Role::Count),
+        Add | Sub | Inc | Dec | Lea | Cmp | Test | Nop => Some(Role::Count),
         _ => scalar(&name),
     }
 }
@@ -135,7 +136,7 @@ fn carries(body: &[Instruction]) -> bool {
         let clears = matches!(role(instruction), Some(Role::Copy))
             && (0..instruction.op_count())
                 .all(|op| instruction.op_register(op) == instruction.op0_register());
-        // Of the register that the result goes to, these keep only the upper numbers.
+        // These instructions read the register of their result only to keep its upper numbers.
         let replaces = matches!(
             instruction.mnemonic(),
             Mnemonic::Sqrtsd | Mnemonic::Sqrtss | Mnemonic::Movsd | Mnemonic::Movss
