@@ -1,14 +1,27 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Measures the path between two ranks for `nodescope calibrate`: run it traced, on two ranks that are where the path's ends are.
+ * Measures what messages cost, for `nodescope calibrate`. Run it traced, on ranks that are where the path's ends are: each on a node of its
+ * own, or all on one node.
  *
  *     mpicc -O2 -o measure measure.c
- *     nodescope trace --output measured -- mpirun -np 2 ./measure [LARGEST]
- *     nodescope calibrate --network measured --output cluster.toml
+ *     nodescope trace --output measured -- mpirun -np 2 ./measure [LARGEST [SECONDS]]
+ *     nodescope trace --output exchanged -- mpirun -np 4 ./measure [LARGEST]
+ *     nodescope calibrate --network measured --exchanges exchanged --output cluster.toml
  *
- * For each size from 0 to LARGEST bytes (4 MiB): a ping-pong, from which latency and bandwidth follow; then messages whose receives begin
- * late, after work, from which follows what a receive costs by itself, and after polls, from which follows up to which size a send does not
- * wait for its receive. The trace holds the times; what is printed is for people.
+ * On two ranks, for each size from 0 to LARGEST bytes (4 MiB): a ping-pong of SECONDS (0.02), from which latency and bandwidth follow; then
+ * messages whose receives begin late, after work, from which follows what a receive costs by itself, and after polls, from which follows up
+ * to which size a send does not wait for its receive. The trace holds the times; what is printed is for people.
+ *
+ * On three ranks or more, messages by tag:
+ *
+ *     2  from each rank to the next, round a ring: what a message costs a receiver while all send
+ *     4  from each rank to the next two: what a message costs that comes together with another
+ *     5  to and fro between ranks 0 and 1, 6 round a ring: columns of a matrix of doubles, a derived datatype that has to be packed
+ *
+ * Between barriers on MPI_COMM_SELF lie nothing, or twenty datatypes made and freed, as collectives do that name blocks by them.
+ *
+ * `measure check` instead runs common patterns, which `nodescope calibrate run` predicts with what was measured. A barrier of all ranks is
+ * before each pattern and after the last.
  *
  * Before each message its sender works on as much memory as the first-level cache holds, as programs do between their messages: MPI and
  * the kernel are not found there then. That time is in no call and counts nowhere.
@@ -19,11 +32,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LATE = 12 };
-static const double A_SIZE = 0.02; /* seconds of ping-pong at each size */
+enum { LATE = 12, ROUNDS = 24, LINE = 100 /* doubles of a row, of which one is sent */ };
+static const long LATE_LARGEST = 256 << 10; /* bytes: larger messages are not sent before their receives */
 
-static char *data;
-static int rank, other;
+static double a_size = 0.02; /* seconds of ping-pong at each size */
+static char *data, *room;
+static int rank, ranks, other;
 
 static char *memory;
 static size_t cache;
@@ -80,36 +94,20 @@ static void late(int bytes, double delay, int polls) {
 static void size(int bytes) {
     double once = ping_pong(bytes, 6);
     MPI_Bcast(&once, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-    double times = A_SIZE / 2 / once;
+    double times = a_size / 2 / once;
     once = ping_pong(bytes, times < 15 ? 15 : times > 400 ? 400 : times);
     MPI_Bcast(&once, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-    late(bytes, 2e-5 + 12 * once, 0);
-    late(bytes, 2e-5 + 12 * once, 1);
+    for (int polls = 0; polls < 2 && bytes <= LATE_LARGEST; polls++)
+        late(bytes, 2e-5 + 12 * once, polls);
     if (rank == 0)
         printf("%8d B %12.3f us\n", bytes, once * 1e6);
 }
 
-int main(int argc, char **argv) {
-    int ranks;
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    long largest = argc > 1 ? atol(argv[1]) : 4 << 20;
-    if (ranks != 2 || largest < 16 || largest > 1 << 30) {
-        if (rank == 0)
-            fprintf(stderr, "measure: runs on 2 ranks, with a largest size from 16 to %d bytes\n", 1 << 30);
-        MPI_Abort(MPI_COMM_WORLD, 2);
-    }
-    other = 1 - rank;
-    data = malloc(largest);
-    memset(data, 1, largest);
-    long first = sysconf(_SC_LEVEL1_DCACHE_SIZE);
-    cache = first > 0 ? first : 32 << 10;
-    memory = calloc(cache, 1);
+/* Four sizes an octave, and around each power of two, where protocols change. */
+static void pairs(long largest) {
     ping_pong(0, 1000);
     size(0);
     size(1);
-    /* Four sizes an octave, and around each power of two, where protocols change. */
     for (long octave = 4; octave <= largest; octave *= 2) {
         long before = octave < 1024 ? octave / 16 : 64; /* headers count towards limits */
         long sizes[] = {octave - before, octave, octave + octave / 16, octave + octave / 4, octave + octave / 2, octave + 3 * octave / 4};
@@ -117,7 +115,174 @@ int main(int argc, char **argv) {
             if (sizes[i] <= largest && (octave > 16 || (i != 0 && i != 2)))
                 size(sizes[i]);
     }
+}
+
+static void columns_to_and_fro(MPI_Datatype column) {
+    for (int i = 0; i < ROUNDS; i++)
+        for (int way = 0; way < 2; way++)
+            if (rank == way) {
+                work();
+                MPI_Send(data, 1, column, 1 - rank, 5, MPI_COMM_WORLD);
+            } else if (rank == 1 - way)
+                MPI_Recv(data, 1, column, way, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+static void round_a_ring(int count, MPI_Datatype type, int tag) {
+    int after = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    for (int i = 0; i < ROUNDS; i++) {
+        work();
+        MPI_Sendrecv(data, count, type, after, tag, room, count, type, before, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+}
+
+static void to_two(int bytes) {
+    for (int i = 0; i < ROUNDS; i++) {
+        MPI_Request requests[4];
+        work();
+        for (int k = 0; k < 2; k++)
+            MPI_Irecv(k ? room + bytes : room, bytes, MPI_BYTE, (rank + ranks - 1 - k) % ranks, 4, MPI_COMM_WORLD, &requests[k]);
+        for (int k = 0; k < 2; k++)
+            MPI_Isend(data, bytes, MPI_BYTE, (rank + 1 + k) % ranks, 4, MPI_COMM_WORLD, &requests[2 + k]);
+        MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+    }
+}
+
+static void datatypes(int number) {
+    for (int k = 0; k < number; k++) {
+        /* Blocks of four ranks, of which two do not follow the others. */
+        int lengths[] = {120, 120, 120, 120}, starts[] = {1680, 1800, 0, 120};
+        MPI_Datatype type;
+        MPI_Type_indexed(4, lengths, starts, MPI_DOUBLE, &type);
+        MPI_Type_commit(&type);
+        MPI_Type_free(&type);
+    }
+}
+
+static void exchanges(long largest) {
+    for (int k = 0; k < 3; k++)
+        for (int number = 0; number <= 20; number += 20) {
+            MPI_Barrier(MPI_COMM_SELF);
+            datatypes(number);
+            MPI_Barrier(MPI_COMM_SELF);
+        }
+    /* Connections acknowledge at once when they are new. */
+    for (int k = 0; k < 3; k++) {
+        round_a_ring(8, MPI_BYTE, 0);
+        to_two(0);
+    }
+    long sizes[64] = {0, 8};
+    int many = 2;
+    for (long octave = 64; octave <= largest; octave *= 2) {
+        sizes[many++] = octave;
+        if (octave >= 1024)
+            sizes[many++] = octave + octave / 2;
+    }
+    for (int i = 0; i < many && sizes[i] <= largest; i++) {
+        int bytes = sizes[i];
+        MPI_Barrier(MPI_COMM_WORLD);
+        round_a_ring(bytes, MPI_BYTE, 2);
+        MPI_Barrier(MPI_COMM_WORLD);
+        to_two(bytes);
+        if (bytes >= 64 && bytes <= 64 << 10) {
+            MPI_Datatype column;
+            MPI_Type_vector(bytes / 8, 1, LINE, MPI_DOUBLE, &column);
+            MPI_Type_commit(&column);
+            MPI_Barrier(MPI_COMM_WORLD);
+            columns_to_and_fro(column);
+            MPI_Barrier(MPI_COMM_WORLD);
+            round_a_ring(1, column, 6);
+            MPI_Type_free(&column);
+        }
+    }
+}
+
+static void compute(int times) {
+    for (int i = 0; i < times; i++)
+        work();
+}
+
+/* Borders to both neighbours, without a ring: the ends have one neighbour. */
+static void halo(int bytes) {
+    MPI_Request requests[4];
+    int below = rank > 0 ? rank - 1 : MPI_PROC_NULL, above = rank + 1 < ranks ? rank + 1 : MPI_PROC_NULL;
+    MPI_Irecv(room, bytes, MPI_BYTE, below, 0, MPI_COMM_WORLD, &requests[0]);
+    MPI_Irecv(room + bytes, bytes, MPI_BYTE, above, 0, MPI_COMM_WORLD, &requests[1]);
+    MPI_Isend(data, bytes, MPI_BYTE, below, 0, MPI_COMM_WORLD, &requests[2]);
+    MPI_Isend(data, bytes, MPI_BYTE, above, 0, MPI_COMM_WORLD, &requests[3]);
+    MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+}
+
+static void pattern(int which, int bytes) {
+    int below = rank > 0 ? rank - 1 : MPI_PROC_NULL, above = rank + 1 < ranks ? rank + 1 : MPI_PROC_NULL;
+    compute(which == 3 ? 4 + 4 * (rank % 2) : 4);
+    switch (which) {
+    case 0: /* borders */
+        halo(bytes);
+        break;
+    case 1: /* a wave from the first rank to the last */
+        MPI_Recv(room, bytes, MPI_BYTE, below, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Send(data, bytes, MPI_BYTE, above, 0, MPI_COMM_WORLD);
+        break;
+    case 2: /* a sum over all ranks, as solvers have */
+        MPI_Allreduce(data, room, bytes / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        break;
+    case 3: /* a broadcast between ranks of different work */
+        MPI_Bcast(data, bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+        halo(8);
+        break;
+    case 4: /* all to all */
+        MPI_Alltoall(data, bytes, MPI_BYTE, room, bytes, MPI_BYTE, MPI_COMM_WORLD);
+        break;
+    }
+}
+
+static void check(void) {
+    static const int sizes[] = {8, 1024, 8192, 40000, 131072, 524288};
+    for (int i = 0; i < 20; i++)
+        for (int which = 0; which < 5; which++)
+            pattern(which, 8);
+    for (int which = 0; which < 5; which++)
+        for (int k = 0; k < 6; k++) {
+            MPI_Barrier(MPI_COMM_WORLD);
+            for (int i = 0; i < 10; i++)
+                pattern(which, sizes[k]);
+        }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    int checks = argc > 1 && !strcmp(argv[1], "check");
+    long largest = checks ? 1 << 20 : argc > 1 ? atol(argv[1]) : 4 << 20;
+    if (argc > 2)
+        a_size = atof(argv[2]);
+    if (ranks < 2 || largest < 16 || largest > 1 << 28) {
+        if (rank == 0)
+            fprintf(stderr, "measure: runs on 2 ranks or more, with a largest size from 16 to %d bytes, or with \"check\"\n", 1 << 28);
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+    other = 1 - rank;
+    size_t matrix = (64 << 10) * LINE, all = checks ? (size_t)ranks << 19 : 2 * (size_t)largest;
+    size_t bytes = matrix > all ? matrix : all;
+    data = malloc(bytes);
+    room = malloc(bytes);
+    long first = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+    cache = first > 0 ? first : 32 << 10;
+    memory = calloc(cache, 1);
+    if (!data || !room || !memory)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    memset(data, 0, bytes);
+    memset(room, 0, bytes);
+    if (checks)
+        check();
+    else if (ranks > 2)
+        exchanges(largest);
+    else
+        pairs(largest);
     MPI_Finalize();
     free(data);
+    free(room);
     free(memory);
 }

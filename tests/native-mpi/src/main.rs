@@ -373,7 +373,8 @@ fn events(trace: &Path) -> Result<impl Iterator<Item = Result<Event, Failure>>, 
 /// user's is.
 fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster, Failure> {
     let measured = collector.finish(path).map_err(other)?;
-    let fit = nodescope_calibrate::fit::fit(&measured, FitOptions::default()).map_err(other)?;
+    let fit =
+        nodescope_calibrate::fit::fit(&measured, None, FitOptions::default()).map_err(other)?;
     let file = ClusterFile {
         name: path.into(),
         cores: 1,
@@ -382,6 +383,7 @@ fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster
             fit,
         }),
         memory: None,
+        checked: None,
     };
     options.say(&file.summary());
     // All ranks were traced on this machine, and each is to have a node of its own.

@@ -17,6 +17,42 @@ pub struct Path {
     pub fit: Fit,
 }
 
+/// Predicted and measured times of patterns of messages, none of which the costs were fitted to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Checked {
+    /// Predicted over measured time of each pattern.
+    pub ratios: Vec<f64>,
+}
+
+impl Checked {
+    /// Returns the root of the mean square of the relative errors.
+    pub fn rms(&self) -> f64 {
+        let squares = self.errors().map(|error| error * error);
+        (squares.sum::<f64>() / self.ratios.len().max(1) as f64).sqrt()
+    }
+
+    fn errors(&self) -> impl Iterator<Item = f64> {
+        self.ratios.iter().map(|ratio| ratio - 1.0)
+    }
+
+    fn summary(&self) -> String {
+        let mean = self.errors().map(f64::abs).sum::<f64>() / self.ratios.len().max(1) as f64;
+        let most = self.errors().fold(0.0, |most: f64, error| {
+            if error.abs() > most.abs() {
+                error
+            } else {
+                most
+            }
+        });
+        format!(
+            "{} patterns, off by {:.1} % in the mean, by {:+.1} % at most",
+            self.ratios.len(),
+            100.0 * mean,
+            100.0 * most
+        )
+    }
+}
+
 /// A cluster whose communication paths were fitted to measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterFile {
@@ -28,6 +64,8 @@ pub struct ClusterFile {
     pub network: Option<Path>,
     /// Path within a node. If `None`, the file has no costs within a node, so those between nodes apply.
     pub memory: Option<Path>,
+    /// Errors of predictions with these costs; `None` if none was made.
+    pub checked: Option<Checked>,
 }
 
 impl ClusterFile {
@@ -45,6 +83,7 @@ impl ClusterFile {
         let within = match &self.network {
             Some(network) => {
                 section(&mut out, "network", network);
+                shared_wire(&mut out, network);
                 self.memory.as_ref()
             }
             None => {
@@ -55,12 +94,28 @@ impl ClusterFile {
                 None
             }
         };
+        if let Some(checked) = &self.checked {
+            let _ = write!(
+                out,
+                "# Predictions of patterns that were measured, too: {}.\nuncertainty = {:.4}\n",
+                checked.summary(),
+                checked.rms()
+            );
+        }
         match within {
             Some(memory) => section(&mut out, "memory", memory),
             None if self.network.is_some() => {
                 out.push_str("\n# Within a node nothing was measured: as between nodes.\n");
             }
             None => {}
+        }
+        let met = self.network.as_ref().and_then(|path| path.fit.met.as_ref());
+        if let Some(met) = met.filter(|met| met.datatype > 0) {
+            let _ = write!(
+                out,
+                "\n[collectives]\ndatatype_overhead = {}\n",
+                exact(met.datatype)
+            );
         }
         out
     }
@@ -103,6 +158,15 @@ impl ClusterFile {
             if let Some(receive) = &fit.receive {
                 let _ = writeln!(out, "  late receives    {}", line_up(receive));
             }
+            if let Some(met) = &fit.met {
+                let _ = writeln!(
+                    out,
+                    "  among {} ranks    {}; single messages vary by {:.0} %",
+                    met.ranks,
+                    line_up(&met.ring),
+                    100.0 * met.variation
+                );
+            }
             let _ = writeln!(out, "  costs, one way   {}", residuals(&fit.residuals));
             if let Some(late) = &fit.late_residuals {
                 let _ = writeln!(out, "  costs, late      {}", residuals(late));
@@ -110,6 +174,9 @@ impl ClusterFile {
             for note in &fit.notes {
                 let _ = writeln!(out, "  note: {note}");
             }
+        }
+        if let Some(checked) = &self.checked {
+            let _ = writeln!(out, "predicted patterns\n  {}", checked.summary());
         }
         out
     }
@@ -157,8 +224,37 @@ fn section(out: &mut String, name: &str, path: &Path) {
     let _ = writeln!(out, "eager_limit = \"{eager_limit} B\"");
     table(out, "send_overhead", send_overhead);
     table(out, "receive_overhead", receive_overhead);
-    if let Some(buffered) = &fit.channel.buffered_overhead {
-        table(out, "buffered_overhead", buffered);
+    let overheads = [
+        ("buffered_overhead", fit.channel.buffered_overhead.as_ref()),
+        ("queued_overhead", fit.channel.queued_overhead.as_ref()),
+        ("pack_overhead", Some(&fit.channel.pack_overhead)),
+        ("unpack_overhead", Some(&fit.channel.unpack_overhead)),
+    ];
+    for (key, overhead) in overheads {
+        if let Some(overhead) = overhead.filter(|overhead| !overhead.points.is_empty()) {
+            table(out, key, overhead);
+        }
+    }
+}
+
+/// Writes what frames on the wire and ranks that wait among others do to messages between nodes.
+fn shared_wire(out: &mut String, path: &Path) {
+    let channel = &path.fit.channel;
+    if let Some(met) = &path.fit.met {
+        let _ = writeln!(
+            out,
+            "# From {}: {} ranks exchanged messages. Single messages varied by {:.1} %.\ntake_in = true",
+            met.source.replace(['\n', '\r'], " "),
+            met.ranks,
+            100.0 * met.variation
+        );
+    }
+    if let Some(frames) = channel.frames {
+        let _ = writeln!(
+            out,
+            "envelope = \"{} B\"\nframe_payload = \"{} B\"\nframe_header = \"{} B\"\nframe_acknowledge = {}\nsharing = \"frames\"",
+            channel.envelope, frames.payload, frames.header, frames.acknowledge
+        );
     }
 }
 

@@ -9,8 +9,9 @@
 //! receiver's table, so that the tables together give T as fitted. Late receives have a table of their own. Where only T is measured, the
 //! remainder is divided equally between sender and receiver.
 
-use nodescope_predict::{Channel, Model, Table};
+use nodescope_predict::{Channel, Frames, Model, Table};
 
+use crate::exchanges::{Exchanges, Met};
 use crate::piecewise::{Piecewise, Point, Residuals, Segment};
 use crate::{CalibrateError, Measurements, Sample};
 
@@ -30,6 +31,31 @@ const FASTEST: f64 = 1e12;
 pub struct FitOptions {
     /// Largest size in bytes of an eager message; `None` if the measurements must show it.
     pub eager_limit: Option<u64>,
+    /// The wire between the two ends; `None` if the measurements must show latency and bandwidth.
+    pub wire: Option<Wire>,
+}
+
+/// A network between two ends that is known, such as that of a study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// Latency in picoseconds.
+    pub latency: u64,
+    /// Bandwidth in bytes per second.
+    pub bandwidth: u64,
+    /// Bytes that go over the wire with each message beyond its own.
+    pub envelope: u64,
+    /// Frames into which messages are divided.
+    pub frames: Option<Frames>,
+}
+
+impl Wire {
+    fn channel(&self) -> Channel {
+        Channel {
+            envelope: self.envelope,
+            frames: self.frames,
+            ..Channel::new(Model::LogGp, self.latency, self.bandwidth)
+        }
+    }
 }
 
 /// Origin of the eager limit.
@@ -64,6 +90,8 @@ pub struct Fit {
     pub residuals: Residuals,
     /// Relative differences of the channel's times of late receives from those measured; `None` without late receives.
     pub late_residuals: Option<Residuals>,
+    /// Costs of messages that meet others; `None` if they were not measured.
+    pub met: Option<Met>,
     /// Smallest and largest size measured, bytes.
     pub range: (u64, u64),
     /// Notes for the user.
@@ -72,9 +100,15 @@ pub struct Fit {
 
 /// Returns the one-way time of a message in nanoseconds, by the costs of `channel`. The receive begins before the message arrives.
 pub fn one_way(channel: &Channel, bytes: u64) -> f64 {
+    let overheads = channel.send_overhead.at(bytes) + channel.receive(bytes).awaited;
+    (overheads + way(channel, bytes)) as f64 / 1e3
+}
+
+/// Returns the time of a message between its ends, picoseconds: one latency and its bytes on the wire. Above the eager limit, a request and
+/// a permission take two latencies more.
+pub(crate) fn way(channel: &Channel, bytes: u64) -> u64 {
     let crossings = if bytes > channel.eager_limit { 3 } else { 1 };
-    let overheads = channel.send_overhead.at(bytes) + channel.receive_overhead.at(bytes);
-    (overheads + crossings * channel.latency + channel.wire(bytes)) as f64 / 1e3
+    crossings * channel.latency + channel.wire(bytes)
 }
 
 fn points(samples: &[Sample]) -> Vec<Point> {
@@ -90,12 +124,16 @@ fn piecewise(samples: &[Sample]) -> Option<Piecewise> {
     (!samples.is_empty()).then(|| Piecewise::fit(&points(samples)))
 }
 
-/// Fits a channel to measurements.
+/// Fits a channel to measurements. `exchanges` adds what messages cost that meet others.
 ///
 /// # Errors
 ///
 /// Fewer than two sizes, or times that are not finite and positive.
-pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, CalibrateError> {
+pub fn fit(
+    measured: &Measurements,
+    exchanges: Option<&Exchanges>,
+    options: FitOptions,
+) -> Result<Fit, CalibrateError> {
     let unusable = |what: &str| CalibrateError::Unusable {
         from: measured.source.clone(),
         what: what.into(),
@@ -127,22 +165,20 @@ pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, Calibrat
         smallest: range.0,
     };
     let knots = costs.knots(range.1);
-    let latency = costs.latency(&knots);
-    let slope = costs.slope(&knots, latency);
-    let bandwidth = (1e9 / slope.max(1e9 / FASTEST)).round().max(1.0) as u64;
-    let bandwidth = rounded(bandwidth);
-    let (mut channel, clipped) = costs.channel(&knots, latency, bandwidth);
+    let (base, bandwidth) = match options.wire {
+        Some(wire) => (wire.channel(), wire.bandwidth),
+        None => {
+            let latency = costs.latency(&knots);
+            let slope = costs.slope(&knots, latency);
+            let bandwidth = (1e9 / slope.max(1e9 / FASTEST)).round().max(1.0) as u64;
+            let bandwidth = rounded(bandwidth);
+            let latency = picoseconds(latency);
+            (Channel::new(Model::LogGp, latency, bandwidth), bandwidth)
+        }
+    };
+    let (mut channel, clipped) = costs.channel(&knots, base);
     let late = points(&below(&measured.receive));
-    channel.buffered_overhead = receive.as_ref().map(|receive| {
-        let ends = receive
-            .segments
-            .iter()
-            .flat_map(|segment| [segment.from, segment.to]);
-        let points = ends.map(|bytes| (bytes, (receive.at(bytes) * 1e3).round().max(0.0) as u64));
-        let mut points: Vec<(u64, u64)> = points.collect();
-        points.dedup_by_key(|point| point.0);
-        table(points)
-    });
+    channel.buffered_overhead = receive.as_ref().map(|receive| lines(receive, None));
     let late_residuals = (!late.is_empty()).then(|| {
         let fitted = |point: &Point| {
             let time = channel.receive(point.bytes).buffered;
@@ -154,6 +190,7 @@ pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, Calibrat
         let fitted: Vec<Point> = late.iter().map(fitted).collect();
         residuals(&fitted, &late, total.sigma)
     });
+    let met = exchanges.map(|exchanges| exchanges.fit(&mut channel));
     let check: Vec<Point> = (times.iter())
         .map(|point| Point {
             bytes: point.bytes,
@@ -181,9 +218,14 @@ pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, Calibrat
         send,
         receive,
         limit,
+        met,
         range,
         notes,
     })
+}
+
+fn picoseconds(time: f64) -> u64 {
+    (time * 1e3).round().max(0.0) as u64
 }
 
 fn residuals(fitted: &[Point], measured: &[Point], sigma: f64) -> Residuals {
@@ -363,16 +405,13 @@ impl Costs<'_> {
     }
 
     /// Returns the channel, and the largest share of a one-way time by which latency and bandwidth alone exceed that time.
-    fn channel(&self, knots: &[u64], latency: f64, bandwidth: u64) -> (Channel, f64) {
-        let picoseconds = |time: f64| (time * 1e3).round().max(0.0) as u64;
-        let mut channel = Channel::new(Model::LogGp, picoseconds(latency), bandwidth);
+    fn channel(&self, knots: &[u64], base: Channel) -> (Channel, f64) {
+        let mut channel = base;
         channel.eager_limit = self.eager_limit;
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         let mut clipped: f64 = 0.0;
         let mut add = |bytes: u64, total: f64| {
-            let crossings = self.crossings(bytes) * channel.latency as f64 / 1e3;
-            let wire = channel.wire(bytes) as f64 / 1e3;
-            let rest = total - crossings - wire;
+            let rest = total - way(&channel, bytes) as f64 / 1e3;
             let (send, receive) = match self.send {
                 // A send that ends only when the message has arrived contains the wire's time, so the remainder bounds it.
                 Some(_) => {
@@ -383,7 +422,11 @@ impl Costs<'_> {
             };
             clipped = clipped.max(-rest / total);
             sends.push((bytes, picoseconds(send)));
-            receives.push((bytes, picoseconds(receive)));
+            // A receiver handles frames while further frames come.
+            receives.push((
+                bytes,
+                picoseconds(receive) + channel.wire_after_first(bytes),
+            ));
         };
         for &bytes in knots {
             add(bytes, self.total(bytes));
@@ -399,6 +442,22 @@ impl Costs<'_> {
         channel.receive_overhead = table(receives);
         (channel, clipped)
     }
+}
+
+/// Returns the table of fitted lines, of their ends and of one more size in bytes between the ends.
+pub(crate) fn lines(fit: &Piecewise, more: Option<u64>) -> Table {
+    let ends = (fit.segments.iter()).flat_map(|segment| [segment.from, segment.to]);
+    let mut sizes: Vec<u64> = ends.collect();
+    let range = sizes.first().copied().zip(sizes.last().copied());
+    sizes.extend(more.filter(|more| range.is_some_and(|(from, to)| (from..=to).contains(more))));
+    sizes.sort_unstable();
+    sizes.dedup();
+    let points = sizes.into_iter();
+    table(
+        points
+            .map(|bytes| (bytes, picoseconds(fit.at(bytes))))
+            .collect(),
+    )
 }
 
 /// Returns a table without points that lie on the line between their neighbours.

@@ -1,9 +1,10 @@
 //! Fits the network of a cluster file to measurements.
 //!
-//! Measurements come from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. [`piecewise`]
-//! fits lines with breaks to the measurements. [`fit`] derives the costs of a channel from the lines. [`mod@file`] writes these costs as a
+//! Measurements come from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. [`exchanges`] are
+//! of messages that meet others. [`piecewise`] fits lines with breaks to the measurements. [`fit`] derives the costs of a channel from the lines. [`mod@file`] writes these costs as a
 //! cluster file. `docs/calibration.md` is the user's description.
 
+pub mod exchanges;
 pub mod file;
 pub mod fit;
 pub mod netpipe;
@@ -13,9 +14,11 @@ pub mod trace;
 use std::path::PathBuf;
 
 use nodescope_trace::TraceError;
+use statrs::statistics::{Data, OrderStatistics};
 
-pub use file::{ClusterFile, Path as FittedPath};
-pub use fit::{Fit, FitOptions};
+pub use exchanges::Exchanges;
+pub use file::{Checked, ClusterFile, Path as FittedPath};
+pub use fit::{Fit, FitOptions, Wire};
 pub use piecewise::{Piecewise, Point, Residuals};
 
 /// The measurement at one message size.
@@ -27,6 +30,48 @@ pub struct Sample {
     pub time: f64,
     /// Number of times that this size was measured; 0 if unknown.
     pub count: usize,
+    /// Relative standard deviation of single times, from the distance of their quantiles of 16 and 84 %; 0 if unknown.
+    pub spread: f64,
+}
+
+/// Part of the times that is left out at either end for a mean, since interrupts disturb some times.
+const DISTURBED: f64 = 0.05;
+
+impl Sample {
+    /// Returns the median of measured times, nanoseconds; `None` without any.
+    pub fn median(bytes: u64, times: Vec<f64>) -> Option<Sample> {
+        Sample::of(bytes, times, |times| times.median())
+    }
+
+    /// Returns the mean of measured times without the lowest and the highest twentieth, nanoseconds; `None` without any.
+    pub fn mean(bytes: u64, times: Vec<f64>) -> Option<Sample> {
+        let mut kept = times.clone();
+        kept.sort_by(f64::total_cmp);
+        let cut = (kept.len() as f64 * DISTURBED) as usize;
+        let kept = &kept[cut..kept.len() - cut];
+        let mean = kept.iter().sum::<f64>() / kept.len() as f64;
+        Sample::of(bytes, times, |_| mean)
+    }
+
+    fn of(
+        bytes: u64,
+        times: Vec<f64>,
+        middle: impl Fn(&mut Data<Vec<f64>>) -> f64,
+    ) -> Option<Sample> {
+        let count = times.len();
+        if count == 0 {
+            return None;
+        }
+        let mut times = Data::new(times);
+        let time = middle(&mut times);
+        let width = times.quantile(0.84) - times.quantile(0.16);
+        Some(Sample {
+            bytes,
+            time,
+            count,
+            spread: width / 2.0 / time.max(f64::MIN_POSITIVE),
+        })
+    }
 }
 
 /// The measurements on one path.

@@ -108,6 +108,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Measurements, CalibrateError> {
             // The time follows from the rate, because the seconds have few digits.
             time: bytes * 8e9 / (rate * megabit),
             count: 0,
+            spread: 0.0,
         })
         .collect();
     Ok(Measurements {

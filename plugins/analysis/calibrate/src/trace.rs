@@ -319,10 +319,6 @@ struct Trip {
 
 fn samples(times: BTreeMap<u64, Vec<f64>>) -> Vec<Sample> {
     (times.into_iter())
-        .map(|(bytes, times)| Sample {
-            bytes,
-            count: times.len(),
-            time: median(times),
-        })
+        .filter_map(|(bytes, times)| Sample::median(bytes, times))
         .collect()
 }

@@ -99,6 +99,7 @@ fn cluster(fit: &Fit) -> Cluster {
             fit: fit.clone(),
         }),
         memory: None,
+        checked: None,
     };
     let cluster = Cluster::parse(Path::new("cluster.toml"), &file.text())
         .unwrap_or_else(|problems| panic!("{problems}\n{}", file.text()));
@@ -130,7 +131,7 @@ fn predicted(cluster: &Cluster, bytes: u64) -> f64 {
 fn netpipe_gives_back_times_at_every_size() {
     for (amplitude, spike, bound) in [(0.0, 0, 0.003), (0.02, 0, 0.025), (0.03, 17, 0.05)] {
         let measured = from_netpipe(&np_out(amplitude, spike));
-        let fit = fit(&measured, FitOptions::default()).expect("a fit");
+        let fit = fit(&measured, None, FitOptions::default()).expect("a fit");
         let what = format!("noise {amplitude}, spikes {spike}: {fit:#?}");
         assert!(
             (11_000..=12_291).contains(&fit.channel.eager_limit),
@@ -279,7 +280,7 @@ fn a_trace_gives_back_each_cost() {
     for (amplitude, bound) in [(0.0, 0.004), (0.03, 0.03)] {
         let measured = traced(amplitude, true);
         assert_eq!(measured.one_way.len(), sizes().len());
-        let fit = fit(&measured, FitOptions::default()).expect("a fit");
+        let fit = fit(&measured, None, FitOptions::default()).expect("a fit");
         let what = format!("noise {amplitude}: {fit:#?}");
         assert_eq!(fit.channel.eager_limit, 12_288, "{what}");
         assert!(matches!(fit.limit, Limit::Waiting(12_291)), "{what}");
@@ -318,7 +319,7 @@ fn a_trace_gives_back_each_cost() {
 fn a_trace_without_late_receives_gives_back_times() {
     let measured = traced(0.02, false);
     assert_eq!((measured.sent_at_once, measured.receive.len()), (None, 0));
-    let fit = fit(&measured, FitOptions::default()).expect("a fit");
+    let fit = fit(&measured, None, FitOptions::default()).expect("a fit");
     assert!(matches!(fit.limit, Limit::Step(12_291)), "{fit:#?}");
     assert!(
         fit.notes
@@ -338,9 +339,10 @@ fn a_trace_without_late_receives_gives_back_times() {
 #[test]
 fn the_user_may_give_the_eager_limit() {
     let options = FitOptions {
+        wire: None,
         eager_limit: Some(1 << 20),
     };
-    let fit = fit(&from_netpipe(&np_out(0.0, 0)), options).expect("a fit");
+    let fit = fit(&from_netpipe(&np_out(0.0, 0)), None, options).expect("a fit");
     assert_eq!(
         (fit.channel.eager_limit, fit.limit),
         (1 << 20, Limit::Given)

@@ -96,6 +96,15 @@ pub enum Sharing {
     Frames,
 }
 
+/// Relative standard deviations of what a cluster file says from what is true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Uncertainty {
+    /// Of the costs of messages, all alike.
+    pub messages: f64,
+    /// Of the speed of computation.
+    pub computation: f64,
+}
+
 /// Cluster on which a program is predicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cluster {
@@ -140,6 +149,8 @@ pub struct Cluster {
     pub reduce_per_byte: f64,
     /// Picoseconds to make and free a datatype, where a collective names its blocks by a datatype.
     pub datatype_overhead: u64,
+    /// How far this description may be off, for the interval of a prediction.
+    pub uncertainty: Uncertainty,
 }
 
 /// Reason for which a program cannot run on a cluster.
@@ -237,6 +248,7 @@ impl Cluster {
             },
             reduce_per_byte: 0.0,
             datatype_overhead: 0,
+            uncertainty: Uncertainty::default(),
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) enum Operation {
     },
     Receive {
         from: Option<PeerRef>,
+        /// True if the receive accepts any source, and `from` is the one whose message matched according to the trace.
+        any: bool,
         tag: u32,
         room: u64,
         request: u32,
@@ -54,6 +56,8 @@ pub(crate) enum Operation {
     SendReceive(u32),
     Probe {
         from: Option<PeerRef>,
+        /// As of a receive.
+        any: bool,
         tag: u32,
     },
     /// Mark, by its number, at which the time is noted.
@@ -135,6 +139,8 @@ pub struct Code<'p> {
     pub(crate) fragments: &'p [Fragment],
     /// True if a receive accepts any source or any tag, or if there is a probe.
     pub(crate) wildcards: bool,
+    /// True if a receive or probe accepts any source, of which the trace tells whose message matched.
+    pub(crate) any_source: bool,
     /// True if a send or receive continues while its rank does other work.
     pub(crate) overlaps: bool,
     /// True if a collective continues while its rank does other work.
@@ -172,6 +178,7 @@ impl<'p> Code<'p> {
             marks: 0,
             fragments: &[],
             wildcards: false,
+            any_source: false,
             overlaps: false,
             nonblocking_collectives: false,
             one_sided: false,
@@ -285,8 +292,10 @@ impl<'p> Code<'p> {
     fn operation(&mut self, op: &Op) -> Operation {
         let mut source = |from: &Source| {
             self.wildcards |= *from == Source::Any;
+            self.any_source |= matches!(from, Source::Matched(_));
             from.peer()
         };
+        let any = |from: &Source| matches!(from, Source::Matched(_));
         match &op.action {
             Action::Nothing | Action::Opaque => Operation::Nothing,
             Action::Reduced(number) => Operation::Reduced(*number),
@@ -316,11 +325,13 @@ impl<'p> Code<'p> {
                 room,
                 request,
             } => {
+                let any = any(from);
                 let from = source(from);
                 self.wildcards |= tag.is_none();
                 self.overlaps |= request.is_some();
                 Operation::Receive {
                     from,
+                    any,
                     tag: tag.unwrap_or(ANY),
                     room: *room,
                     request: request.unwrap_or(NONE),
@@ -352,10 +363,12 @@ impl<'p> Code<'p> {
                 }
             }
             Action::Probe { from, tag } => {
+                let any = any(from);
                 let from = source(from);
                 self.wildcards = true;
                 Operation::Probe {
                     from,
+                    any,
                     tag: tag.unwrap_or(ANY),
                 }
             }

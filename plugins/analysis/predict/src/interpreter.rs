@@ -3,8 +3,8 @@
 //! A rank runs until it has to wait for a message. A message's arrival is usually known when it enters the network, so a wait ends at a
 //! time known in advance and takes one event. The arrival is not known where links are shared equally or by frames. Ranks may share more
 //! than messages: links, or a rank that must be in MPI for a large message to progress. Then operations are interpreted in the order of
-//! their times. Otherwise each rank runs ahead as far as it can, with the same result. Receives take the messages that matched according to
-//! the trace. Where the match is unknown, they take the first that was sent.
+//! their times. Otherwise each rank runs ahead as far as it can, with the same result. Receives from any source take the messages that
+//! matched according to the trace, or the first that come.
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
@@ -21,6 +21,7 @@ mod links;
 mod matching;
 mod one_sided;
 mod point_to_point;
+mod renamed;
 mod timeline;
 mod unexpected;
 
@@ -37,6 +38,7 @@ use critical_path::{Origin, Path};
 use event_queue::EventQueue;
 use links::Links;
 use matching::{Message, Posted, Queues, Slab};
+use renamed::Renamed;
 
 /// Options of an interpretation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +58,9 @@ pub struct Options {
     pub timeline: bool,
     /// True to note when each two ranks of different nodes exchange their first message.
     pub connections: bool,
+    /// True if receives from any source take the messages that they took where the program was traced. Otherwise they take the first that
+    /// comes.
+    pub matched: bool,
 }
 
 impl Default for Options {
@@ -68,6 +73,7 @@ impl Default for Options {
             links: 10,
             timeline: false,
             connections: false,
+            matched: true,
         }
     }
 }
@@ -133,6 +139,7 @@ struct Interpreter<'a> {
     receives_unexpected: bool,
     contexts: Vec<Context>,
     spare: Vec<u32>,
+    renamed: Renamed,
     queue: EventQueue,
     /// Contexts that can continue, where the order of times does not matter.
     runnable: Vec<u32>,
@@ -202,12 +209,16 @@ impl<'a> Interpreter<'a> {
             cluster,
             options,
             world,
-            ordered: options.force_order || code.wildcards || shares,
+            ordered: options.force_order
+                || code.wildcards
+                || (code.any_source && !options.matched)
+                || shares,
             asynchronous,
             beta,
             receives_unexpected,
             contexts,
             spare: Vec::new(),
+            renamed: Renamed::new(code.any_source && !options.matched),
             queue: EventQueue::default(),
             runnable: Vec::new(),
             messages: Slab::default(),
@@ -478,19 +489,20 @@ impl<'a> Interpreter<'a> {
                 mode,
                 request,
             } => {
-                let to = to.resolve(context, self.world);
+                let to = self.renamed.peer(context, to.resolve(context, self.world));
                 let target = self.target(context, request, to);
                 let key = self.key(context, op);
                 self.send(context, to, (key, tag), bytes, mode, target);
             }
             Operation::Receive {
                 from,
+                any,
                 tag,
                 room,
                 request,
             } => {
-                let from = self.source(context, from);
-                let target = self.target(context, request, from);
+                let from = self.accepted(context, from, any);
+                let target = self.target(context, request, from.peer);
                 let key = self.key(context, op);
                 self.receive(context, from, (key, tag), room, target);
             }
@@ -498,11 +510,11 @@ impl<'a> Interpreter<'a> {
                 let both = self.code.send_receives[index as usize];
                 let key = self.key(context, op);
                 if let Some((from, tag, room)) = both.receive {
-                    let from = self.source(context, from);
+                    let from = self.accepted(context, from, false);
                     self.receive(context, from, (key, tag), room, Target::Context(context));
                 }
                 if let Some((to, tag, bytes)) = both.send {
-                    let to = to.resolve(context, self.world);
+                    let to = self.renamed.peer(context, to.resolve(context, self.world));
                     let mode = nodescope_loop_tree::Mode::Standard;
                     self.send(
                         context,
@@ -524,8 +536,8 @@ impl<'a> Interpreter<'a> {
                 let target = self.target(context, request, to);
                 self.access(context, to, (out, back), target);
             }
-            Operation::Probe { from, tag } => {
-                let from = self.source(context, from);
+            Operation::Probe { from, any, tag } => {
+                let from = self.accepted(context, from, any);
                 let key = self.key(context, op);
                 self.probe(context, from, (key, tag));
             }

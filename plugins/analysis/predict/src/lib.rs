@@ -13,7 +13,8 @@
 //! - [`timeline`], [`trace`]: each rank's calls over time, and the predicted run as a trace.
 //! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
 //! - [`chart`](mod@chart): what charts have in common.
-//! - [`predict()`]: the whole prediction, with an interval from the bursts' variability.
+//! - `interval`: how far the true time may lie from the predicted time, by cause.
+//! - [`predict()`]: the whole prediction.
 //!
 //! The model is that of Padaryan's ParJava (2005), with LogGP (Alexandrov et al., 1995) beside its own network. Times are
 //! picoseconds. The same program, cluster and options give the same result, to the byte.
@@ -34,18 +35,22 @@ pub mod trace;
 mod code;
 mod html;
 mod interpreter;
+mod interval;
 mod placed;
 mod predict;
 mod series_text;
 mod text;
 
-pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, Sharing, Speed};
+pub use cluster::{
+    Cluster, ClusterFile, FitError, Placement, Preset, Progress, Sharing, Speed, Uncertainty,
+};
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
 pub use interpreter::{Options, interpret};
+pub use interval::{Interval, Part, Source};
 pub use network::{Channel, Frames, Model, Table};
 pub use placed::{Nodes, Placed, Traced};
-pub use predict::{Interval, Prediction, Request, Section, WindowTime, predict, predict_reduced};
+pub use predict::{Prediction, Request, Section, WindowTime, predict, predict_reduced};
 pub use result::{
     Blocked, Connections, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes,
     WaitKind, WaitState,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::cluster::{Cluster, FitError};
 use crate::code::Code;
 use crate::interpreter::{Options, interpret};
+use crate::interval::{Interval, intervals};
 use crate::placed::Placed;
 use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
@@ -17,6 +18,10 @@ use crate::timeline::Phases;
 /// Most rows (ranks or groups of ranks) and columns (intervals of time) of the phases that are reported.
 const ROWS: u32 = 64;
 const COLUMNS: u32 = 240;
+
+/// Notes on programs that receive from any source.
+const ANY_SOURCE: &str = "receives from any source take the message that comes first here, and its sender takes the part of the traced one; work that depends on the sender is as traced";
+const ANY_SOURCE_AS_TRACED: &str = "receives from any source take messages in the traced order: taken as they come here, the program would not come to its end";
 
 /// Options of a prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,32 +53,15 @@ impl Default for Request {
     }
 }
 
-/// Variation of the time if bursts are drawn anew, each from all bursts between the same two calls on its rank, and ranks begin apart.
-/// Draws are independent, so ranks tend to wait longer for one another than with the bursts as traced, and the median is greater. The
-/// replicas' spread around their median is therefore laid around the predicted time (a basic bootstrap interval without its reflection).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Interval {
-    /// Predicted time minus the distance from the replicas' quantile of 2.5 % to their median, picoseconds.
-    pub low: u64,
-    /// Median of the replicas' times, picoseconds.
-    pub median: u64,
-    /// Predicted time plus the distance from the replicas' median to their quantile of 97.5 %, picoseconds.
-    pub high: u64,
-    /// Number of replicas.
-    pub replicas: u32,
-    /// Seed of the first replica.
-    pub seed: u64,
-    /// Greatest delay of a rank's beginning in the replicas, picoseconds.
-    pub stagger: u64,
-}
-
 /// A section of the program: from when the first rank has passed the first mark until the last rank has passed the second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Section {
     /// Time of the section where the program was traced, picoseconds.
     pub traced: u64,
     /// Predicted time of the section, picoseconds.
     pub time: u64,
+    /// Interval of the section's time; `None` as that of the whole time.
+    pub interval: Option<Interval>,
 }
 
 /// Time of the traced run in a measurement window. In a window clocks also count the stalls that the models find, so that bursts last
@@ -109,9 +97,12 @@ pub struct Prediction {
     pub section: Option<Section>,
     /// The interpretation with the bursts as they were traced.
     pub outcome: Outcome,
-    /// Variation of the time; `None` without replicas, without anything that varies between them, or if the program did not come to its
+    /// Interval of the time; `None` without replicas, without anything that varies or is uncertain, or if the program did not come to its
     /// end.
     pub interval: Option<Interval>,
+    /// Interval of the section between the first two marks, until [`Prediction::between`] moves it there.
+    #[serde(skip)]
+    section_interval: Option<Interval>,
     /// Fragments that were reduced.
     pub fragments: Vec<Fragment>,
     /// States of each rank over time; `None` if they were not requested.
@@ -205,49 +196,39 @@ fn run(
     cluster: &Cluster,
     request: &Request,
 ) -> Result<Prediction, FitError> {
-    let options = Options {
+    let mut options = Options {
         critical_path: request.critical_path,
         links: request.links,
         timeline: request.timeline,
         connections: true,
+        matched: !code.any_source,
         ..Options::default()
     };
-    let outcome = interpret(code, cluster, &options)?;
+    let mut outcome = interpret(code, cluster, &options)?;
+    let mut notes = program.notes.clone();
+    if code.any_source {
+        if !outcome.complete() {
+            options.matched = true;
+            outcome = interpret(code, cluster, &options)?;
+        }
+        notes.push(match options.matched {
+            false => ANY_SOURCE.into(),
+            true => ANY_SOURCE_AS_TRACED.into(),
+        });
+    }
     let plain = Options {
         critical_path: false,
         links: 0,
+        matched: options.matched,
         ..Options::default()
     };
-    let (mut efficiencies, mut interval) = (None, None);
+    let (mut efficiencies, mut around) = (None, None);
     if outcome.complete() {
         let ideal = interpret(&Code::new(program), &cluster.ideal_network(), &plain)?;
         efficiencies = Some(Efficiencies::new(&outcome, &ideal));
-        let varies = (program.bursts.iter())
-            .any(|bursts| bursts.columns.iter().any(|column| column.length > 1));
-        if request.replicas > 0 && (varies || request.stagger > 0) {
-            let mut times = Vec::with_capacity(request.replicas as usize);
-            for replica in 0..request.replicas {
-                let options = Options {
-                    resample: Some(request.seed.wrapping_add(u64::from(replica))),
-                    stagger: request.stagger,
-                    ..plain.clone()
-                };
-                times.push(interpret(code, cluster, &options)?.time);
-            }
-            times.sort_unstable();
-            let median = quantile(&times, 0.5);
-            interval = Some(Interval {
-                low: outcome
-                    .time
-                    .saturating_sub(median - quantile(&times, 0.025)),
-                median,
-                high: outcome.time + (quantile(&times, 0.975) - median),
-                replicas: request.replicas,
-                seed: request.seed,
-                stagger: request.stagger,
-            });
-        }
+        around = intervals(code, cluster, &plain, &outcome, request)?;
     }
+    let (interval, section_interval) = around.map(|around| (around.time, around.section)).unzip();
     let ranks = program.ranks.len() as u32;
     let origin = &program.origin;
     let nodes = cluster.place_ranks(ranks, origin)?;
@@ -274,23 +255,12 @@ fn run(
             .map(|timeline| timeline.phases(code.program, ROWS, COLUMNS)),
         outcome,
         interval,
+        section_interval: section_interval.flatten(),
         efficiencies,
         loop_trees: LoopTreeSize::new(program.size()),
         places: origin.names.by_address(),
-        notes: program.notes.clone(),
+        notes,
     })
-}
-
-/// Returns a quantile of sorted values, interpolated between the two values around it; 0 without values.
-fn quantile(sorted: &[u64], part: f64) -> u64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return 0;
-    };
-    let place = part * last as f64;
-    let low = (place.floor() as usize).min(last);
-    let high = (low + 1).min(last);
-    let fraction = place - low as f64;
-    (sorted[low] as f64 + (sorted[high] as f64 - sorted[low] as f64) * fraction).round() as u64
 }
 
 impl Prediction {
@@ -303,6 +273,7 @@ impl Prediction {
             self.section = Some(Section {
                 traced: to.1.saturating_sub(from.0),
                 time: end.1.saturating_sub(start.0),
+                interval: self.section_interval.take(),
             });
             for (told, window) in self.windows.iter_mut().zip(&origin.windows) {
                 told.section = Some(window.within(from.0, to.1));
@@ -329,18 +300,5 @@ impl Prediction {
         let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();
         text.push('\n');
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_lie_between_values() {
-        assert_eq!(quantile(&[], 0.5), 0);
-        assert_eq!(quantile(&[7], 0.975), 7);
-        assert_eq!(quantile(&[10, 20, 30], 0.5), 20);
-        assert_eq!(quantile(&[0, 100], 0.025), 3);
     }
 }

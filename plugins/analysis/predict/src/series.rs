@@ -120,7 +120,7 @@ impl PointResult {
         let outcome = &prediction.outcome;
         PointResult {
             time: outcome.time,
-            interval: prediction.interval.map(|i| (i.low, i.high)),
+            interval: prediction.interval.as_ref().map(|i| (i.low, i.high)),
             split: Split::new(outcome),
             parallel: of.parallel(),
             load_balance: of.load_balance(),

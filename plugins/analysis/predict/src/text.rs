@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use nodescope_config::quantity::{Time, counted};
 
+use crate::interval::{Interval, Source};
 use crate::predict::Prediction;
 use crate::result::{Blocked, Problem, RankTimes};
 
@@ -44,17 +45,15 @@ impl Prediction {
         }
         write!(out, "\n  predicted time  {}", time(outcome.time))?;
         match &self.interval {
-            Some(interval) => writeln!(
-                out,
-                "   ({} to {}: 95 % of {} replicas with bursts drawn anew{})",
-                time(interval.low),
-                time(interval.high),
-                interval.replicas,
-                match interval.stagger {
-                    0 => String::new(),
-                    stagger => format!(", ranks beginning up to {} apart", time(stagger)),
-                }
-            )?,
+            Some(interval) => {
+                writeln!(
+                    out,
+                    "   ({} to {} in 95 % of cases)",
+                    time(interval.low),
+                    time(interval.high)
+                )?;
+                self.parts(out, interval)?;
+            }
             None => writeln!(out)?,
         }
         if let Some(traced) = self.traced {
@@ -62,7 +61,14 @@ impl Prediction {
         }
         if let Some(section) = &self.section {
             let (predicted, traced) = (time(section.time), time(section.traced));
-            writeln!(out, "  section         {predicted}, {traced} where traced")?;
+            write!(out, "  section         {predicted}, {traced} where traced")?;
+            match &section.interval {
+                Some(interval) => {
+                    let ends = [interval.low, interval.high].map(time);
+                    writeln!(out, " ({} to {} in 95 % of cases)", ends[0], ends[1])?;
+                }
+                None => writeln!(out)?,
+            }
         }
         self.contained(out)?;
         if let Some(of) = &self.efficiencies {
@@ -131,6 +137,40 @@ impl Prediction {
         Ok(())
     }
 
+    /// Writes the parts of the time's interval by cause.
+    fn parts(&self, out: &mut String, interval: &Interval) -> std::fmt::Result {
+        let percent = |distance: u64| 100.0 * distance as f64 / self.outcome.time.max(1) as f64;
+        let mut parts = Vec::new();
+        for part in &interval.parts {
+            let (below, above) = (percent(part.below), percent(part.above));
+            let how = match part.source {
+                Source::Bursts => {
+                    let apart = match interval.stagger {
+                        0 => String::new(),
+                        stagger => format!(", ranks beginning up to {} apart", time(stagger)),
+                    };
+                    format!(" ({} replicas{apart})", interval.replicas)
+                }
+                _ => String::new(),
+            };
+            let words = part.source.words();
+            parts.push(match part.below.abs_diff(part.above) {
+                0 => format!("{words} {above:.2} %{how}"),
+                _ => format!("{words} -{below:.2} +{above:.2} %{how}"),
+            });
+        }
+        if !parts.is_empty() {
+            writeln!(out, "  interval        {}", parts.join(", "))?;
+        }
+        if self.cluster.uncertainty.messages == 0.0 {
+            writeln!(
+                out,
+                "                  costs of messages are taken to be exact: the cluster file has no network.uncertainty"
+            )?;
+        }
+        Ok(())
+    }
+
     /// Writes what the traced time contains that the predicted time does not, or the other way round.
     fn contained(&self, out: &mut String) -> std::fmt::Result {
         for window in &self.windows {
@@ -138,7 +178,8 @@ impl Prediction {
             if let Some(traced) = self.traced.filter(|_| window.time > 0) {
                 parts.push(part_of(window.time, traced, "the traced time"));
             }
-            if let (Some(of), Some(section)) = (window.section.filter(|&of| of > 0), self.section) {
+            if let (Some(of), Some(section)) = (window.section.filter(|&of| of > 0), &self.section)
+            {
                 parts.push(part_of(of, section.traced, "the section's"));
             }
             if !parts.is_empty() {

@@ -311,7 +311,7 @@ fn intervals_come_from_the_bursts_and_their_seed() {
         ..Sequences::default()
     });
     let first = predict(&varied, &cluster, &Request::default()).unwrap();
-    let interval = first.interval.unwrap();
+    let interval = first.interval.clone().unwrap();
     let time = first.outcome.time;
     assert!(interval.low < time && time < interval.high);
     assert_eq!(

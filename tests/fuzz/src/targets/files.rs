@@ -266,7 +266,7 @@ pub const NETPIPE: Target = Target {
             eager_limit: input.first().map(|&byte| u64::from(byte) * 1000),
         };
         for options in [FitOptions::default(), options] {
-            let Ok(fit) = fit(&measured, options) else {
+            let Ok(fit) = fit(&measured, None, options) else {
                 continue;
             };
             let path = FittedPath {
@@ -278,6 +278,7 @@ pub const NETPIPE: Target = Target {
                 cores: 1,
                 network: Some(path),
                 memory: None,
+                checked: None,
             };
             let _ = file.summary();
             match Cluster::parse(Path::new("fitted.toml"), &file.text()) {

@@ -109,7 +109,7 @@ pub fn read(input: &[u8], folder: &Path) {
     let _ = (matrix.matrix().total(), matrix.matrix().ranks());
     let _ = format!("{:?}", pending.finish());
     if let Ok(measured) = collector.finish("input.nst") {
-        let _ = fit(&measured, FitOptions::default());
+        let _ = fit(&measured, None, FitOptions::default());
     }
     let path = put(folder, "trace.nst", input);
     let input = ReportInput {

@@ -170,6 +170,7 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
             );
         }
     }
+    cluster.uncertainty.computation = uncertainty(section);
     let speed = section.item("speed");
     let cpi = section.item("cpi");
     let frequency = section.item("frequency");
@@ -215,6 +216,7 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.network.model = (item.choice("a model", &models)).unwrap_or(Model::LogGp);
     }
     costs(section, &mut cluster.network, preset.is_none());
+    cluster.uncertainty.messages = uncertainty(section);
     if let Some(item) = section.item("contention") {
         cluster.contention = item.boolean().unwrap_or(true);
     }
@@ -238,6 +240,13 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
     if let (Some(item), Err(error)) = (sharing, cluster.can_share()) {
         item.add_problem(format!("does not go with the other values: {error}"));
     }
+}
+
+/// Reads a relative standard deviation.
+fn uncertainty(section: &Section<'_>) -> f64 {
+    let item = section.item("uncertainty");
+    let value = item.and_then(|item| item.millionths(0..=1_000_000));
+    value.unwrap_or_default() as f64 / 1e6
 }
 
 fn progress(section: &Section<'_>, cluster: &mut Cluster) {

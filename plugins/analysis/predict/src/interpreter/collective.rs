@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use nodescope_loop_tree::{CollectiveKind, Mode};
 
+use super::renamed::Accepted;
 use super::{Cause, Context, Interpreter, Phase, Target};
 use crate::code::{Code, NONE};
 use crate::collective::{Selected, Shape, datatypes, round};
@@ -211,6 +212,10 @@ impl Interpreter<'_> {
                     if let Some((from, bytes)) = round.receive {
                         let from = self.world_rank(communicator, from);
                         let target = Target::Context(context);
+                        let from = Accepted {
+                            peer: from,
+                            traced: NONE,
+                        };
                         self.receive(context, from, (key, tag), bytes, target);
                     }
                     if let Some((to, bytes)) = round.send {

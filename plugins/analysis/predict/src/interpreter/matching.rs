@@ -60,6 +60,8 @@ pub(super) enum Purpose {
 #[derive(Clone, Debug)]
 pub(super) struct Posted {
     pub from: u32,
+    /// Rank whose message matched where the program was traced, if here the first that comes matches; otherwise `NONE`.
+    pub traced: u32,
     pub key: Key,
     pub tag: u32,
     pub room: u64,
@@ -218,22 +220,36 @@ pub(super) fn take_posted(
     NONE
 }
 
-/// Returns the first message that a receive accepts, or `NONE`. The message is taken out unless the receive is a probe.
+/// Returns the first message that a receive accepts, or `NONE`. Of messages from several ranks, that is the one that comes first; messages
+/// of one rank do not overtake each other. The message is taken out unless the receive is a probe.
 pub(super) fn take_message(list: &mut List, slab: &mut Slab<Message>, posted: &Posted) -> u32 {
+    let mut found: Option<(u64, u32, u32)> = None;
+    let mut senders: Vec<u32> = Vec::new();
     let (mut before, mut at) = (NONE, list.first);
     while at != NONE {
         let message = slab.get(at);
-        let next = message.next;
-        if posted.takes(message) {
-            if !posted.probe {
-                unlink(list, slab, before, at);
+        if posted.takes(message) && !senders.contains(&message.from) {
+            let comes = match message.in_flight {
+                true => u64::MAX,
+                false => message.arrival,
+            };
+            if found.is_none_or(|(first, ..)| comes < first) {
+                found = Some((comes, before, at));
             }
-            return at;
+            if posted.traced == NONE {
+                break;
+            }
+            senders.push(message.from);
         }
-        before = at;
-        at = next;
+        (before, at) = (at, message.next);
     }
-    NONE
+    let Some((_, before, at)) = found else {
+        return NONE;
+    };
+    if !posted.probe {
+        unlink(list, slab, before, at);
+    }
+    at
 }
 
 /// Takes out the receive of a request, and returns its number, or `NONE`.

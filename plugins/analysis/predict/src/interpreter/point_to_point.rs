@@ -8,6 +8,7 @@
 use nodescope_loop_tree::{Mode, PeerRef};
 
 use super::matching::{self, Message, Posted, Purpose};
+use super::renamed::Accepted;
 use super::{
     CONTROL_ARRIVES, Cause, Context, Interpreter, PERMISSION_ARRIVES, Phase, Request, Target,
 };
@@ -204,9 +205,9 @@ impl Interpreter<'_> {
         );
         let number = self.messages.add(message);
         for probe in probes {
-            let target = self.posted.get(probe).target;
+            let Posted { target, traced, .. } = *self.posted.get(probe);
             self.posted.release(probe);
-            self.complete_probe(number, target);
+            self.complete_probe(number, target, traced);
         }
         if posted == NONE {
             matching::append(&mut self.queues.messages[to], &mut self.messages, number);
@@ -216,8 +217,17 @@ impl Interpreter<'_> {
         number
     }
 
+    /// Notes whose message a receive or probe from any source took, in place of the one that matched where the program was traced.
+    fn note_sender(&mut self, number: u32, traced: u32) {
+        if traced < ANY {
+            let message = self.messages.get(number);
+            self.renamed.swap(message.to, traced, message.from);
+        }
+    }
+
     /// Completes a probe that has found a message, at the message's arrival, or postpones that while the arrival is unknown.
-    fn complete_probe(&mut self, number: u32, target: Target) {
+    fn complete_probe(&mut self, number: u32, target: Target, traced: u32) {
+        self.note_sender(number, traced);
         let message = self.messages.get(number);
         if message.in_flight {
             self.probed.entry(number).or_default().push(target);
@@ -230,7 +240,7 @@ impl Interpreter<'_> {
     pub(super) fn receive(
         &mut self,
         context: u32,
-        from: u32,
+        from: Accepted,
         (key, tag): (u32, u32),
         room: u64,
         target: Target,
@@ -240,7 +250,7 @@ impl Interpreter<'_> {
         self.post(context, from, (key, tag), room, target, false);
     }
 
-    pub(super) fn probe(&mut self, context: u32, from: u32, (key, tag): (u32, u32)) {
+    pub(super) fn probe(&mut self, context: u32, from: Accepted, (key, tag): (u32, u32)) {
         let target = Target::Context(context);
         self.expect(target);
         self.post(context, from, (key, tag), 0, target, true);
@@ -249,7 +259,7 @@ impl Interpreter<'_> {
     fn post(
         &mut self,
         context: u32,
-        from: u32,
+        from: Accepted,
         (key, tag): (u32, u32),
         room: u64,
         target: Target,
@@ -259,7 +269,8 @@ impl Interpreter<'_> {
             rank, op, clock, ..
         } = self.contexts[context as usize];
         let posted = Posted {
-            from,
+            from: from.peer,
+            traced: from.traced,
             key,
             tag,
             room,
@@ -277,7 +288,7 @@ impl Interpreter<'_> {
             let list = &mut self.queues.posted[rank as usize];
             matching::append(list, &mut self.posted, number);
         } else if probe {
-            self.complete_probe(message, target);
+            self.complete_probe(message, target, posted.traced);
         } else {
             let number = self.posted.add(posted);
             self.match_message(message, number);
@@ -287,6 +298,7 @@ impl Interpreter<'_> {
     /// Matches a message with its receive.
     fn match_message(&mut self, number: u32, posted_number: u32) {
         let posted = self.posted.get(posted_number).clone();
+        self.note_sender(number, posted.traced);
         let message = self.messages.get(number);
         if message.bytes > posted.room && message.key.is_multiple_of(2) {
             self.truncated(number, &posted);
