@@ -376,17 +376,24 @@ pub enum ProfileFormat {
 /// `nodescope calibrate`.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("measured").required(true).multiple(true).args(["network", "memory"]))]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Calibrate {
+    /// Another way to a cluster file.
+    #[command(subcommand)]
+    pub way: Option<crate::calibrate::args::Way>,
     /// Measurement between two nodes: NetPIPE's output file (bytes, Mbit/s, seconds), a trace, or the folder of a traced run
     /// (guide: Calibration).
     #[arg(long, value_name = "FILE|DIR")]
     pub network: Option<PathBuf>,
+    /// Traced run of measure.c between three nodes or more: what messages cost that meet others.
+    #[arg(long, value_name = "FILE|DIR", requires = "network")]
+    pub exchanges: Option<PathBuf>,
     /// Measurement within a node, in one of the forms of --network.
     #[arg(long, value_name = "FILE|DIR")]
     pub memory: Option<PathBuf>,
     /// The cluster file to write, for nodescope predict --cluster (guide: The cluster file).
-    #[arg(short, long, value_name = "FILE")]
-    pub output: PathBuf,
+    #[arg(short, long, value_name = "FILE", required = true)]
+    pub output: Option<PathBuf>,
     /// The cluster's name; by default the output file's name without its extension.
     #[arg(long)]
     pub name: Option<String>,

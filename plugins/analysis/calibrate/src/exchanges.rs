@@ -1,8 +1,8 @@
 //! Costs of messages that meet others, from a trace of `measure.c` on three ranks or more.
 //!
-//! All ranks do the same at the same time. The clocks of two ranks are never compared: if each rank waits for the message of another, the
-//! time by which a rank comes later than the sender of its message is 0 in the mean over all ranks. So the mean duration of a call is the
-//! time of a message from the beginning of its send to the end of its receive.
+//! A cost is the time from a message's arrival to the end of the call that waited for it. The arrival is the beginning of the send, and then
+//! the send's overhead, the latency and the time on the wire. A message that was there before the call does not count. Round trips relate
+//! the clocks of neighbours.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use nodescope_trace::{Body, Event, MpiCall};
 
 use crate::fit::{lines, way};
 use crate::piecewise::{Piecewise, Point, median};
-use crate::{CalibrateError, Sample};
+use crate::{CalibrateError, Sample, trace};
 
 /// Tags of `measure.c`.
 const RING: u32 = 2;
@@ -25,8 +25,8 @@ const DATATYPES: f64 = 20.0;
 /// Fewest sizes of messages round a ring.
 const FEWEST: usize = 4;
 
-/// Durations in nanoseconds, by rank, in order.
-type Durations = BTreeMap<u32, Vec<f64>>;
+/// Beginnings and ends of calls in nanoseconds, on the clock of the first rank, by rank and in order.
+type Calls = BTreeMap<u32, Vec<(f64, f64)>>;
 
 /// Measured times of messages that meet others.
 #[derive(Clone, Debug, Default)]
@@ -35,14 +35,14 @@ pub struct Exchanges {
     pub source: String,
     /// Number of ranks.
     pub ranks: usize,
-    /// Mean time of a message round a ring, from the beginning of the send to the end of the receive.
-    ring: Vec<Sample>,
-    /// The same of two messages to each rank at once: to the end of both receives.
-    two: Vec<Sample>,
-    /// Time in sends of columns.
-    columns_sent: Vec<Sample>,
+    /// Calls by size in bytes: messages round a ring.
+    ring: BTreeMap<u64, Calls>,
+    /// Two messages to each rank at once, from the first send to the end of both receives.
+    two: BTreeMap<u64, Calls>,
     /// As `ring`, of columns.
-    columns: Vec<Sample>,
+    columns: BTreeMap<u64, Calls>,
+    /// Times in sends of columns, nanoseconds.
+    columns_sent: BTreeMap<u64, Vec<f64>>,
     /// Time to make and free a datatype, nanoseconds.
     datatype: f64,
 }
@@ -58,17 +58,18 @@ pub struct Met {
     pub ring: Piecewise,
     /// Time to make and free a datatype, picoseconds.
     pub datatype: u64,
-    /// Relative standard deviation of the time of one message round a ring, beyond its time on the wire: the median of all sizes.
+    /// Relative standard deviation of what single messages round a ring cost their receivers: the median of all sizes.
     pub variation: f64,
 }
 
 /// Collector of measurements from the events of a trace.
 #[derive(Debug, Default)]
 pub struct Collector {
-    /// Durations by size in bytes and tag.
-    calls: BTreeMap<(u64, u32), Durations>,
-    /// By rank: size and beginning of the first send of two that are under way, picoseconds.
-    sending: BTreeMap<u32, (u64, u64)>,
+    found: Exchanges,
+    /// Round trips of neighbours.
+    trips: trace::Collector,
+    /// By rank: size and beginning of the first send of two that are under way.
+    sending: BTreeMap<u32, (u64, f64)>,
     /// By rank: times between two barriers on `MPI_COMM_SELF`, and the end of the last one if the next ends such a time.
     gaps: BTreeMap<u32, (Vec<f64>, Option<u64>)>,
 }
@@ -76,6 +77,7 @@ pub struct Collector {
 impl Collector {
     /// Adds the next event of the trace.
     pub fn add(&mut self, event: &Event) {
+        self.trips.add(event);
         if let Body::Mpi(call) = &event.body {
             self.call(call);
         }
@@ -87,78 +89,70 @@ impl Collector {
             return;
         };
         let (entry, exit) = (call.entry.time, call.exit.time);
+        // The tracer's own time is not the program's. The tracer is taken to spend half of it before the MPI function.
+        let own = (exit - entry).saturating_sub(call.time_inside) as f64 / 2e3;
+        let (begin, end) = (entry as f64 / 1e3 + own, exit as f64 / 1e3 - own);
         let bytes = record.send_bytes.max(record.receive_bytes);
-        let (bytes, tag, begin) = match (record.function, record.send_tag) {
+        let add = |of: &mut BTreeMap<u64, Calls>, bytes, begin| {
+            let calls = of.entry(bytes).or_default();
+            calls.entry(rank).or_default().push((begin, end));
+        };
+        match (record.function, record.send_tag) {
             (Function::Barrier, _) if record.communicator == communicator::SELF => {
                 let (gaps, before) = self.gaps.entry(rank).or_default();
                 match before.take() {
                     Some(before) => gaps.push(entry.saturating_sub(before) as f64 / 1e3),
                     None => *before = Some(exit),
                 }
-                return;
             }
             (Function::Isend, Tag::Value(TWO)) => {
-                self.sending.entry(rank).or_insert((bytes, entry));
-                return;
+                self.sending.entry(rank).or_insert((bytes, begin));
             }
             (Function::Waitall, _) => {
-                let Some((bytes, begin)) = self.sending.remove(&rank) else {
-                    return;
-                };
-                (bytes, TWO, begin)
+                if let Some((bytes, begin)) = self.sending.remove(&rank) {
+                    add(&mut self.found.two, bytes, begin);
+                }
             }
-            (Function::Sendrecv, Tag::Value(tag @ (RING | COLUMNS_IN_RING)))
-            | (Function::Send, Tag::Value(tag @ COLUMNS_TO_AND_FRO)) => (bytes, tag, entry),
-            _ => return,
-        };
-        // The tracer's own time is not the program's.
-        let own = (exit - entry).saturating_sub(call.time_inside);
-        let time = exit.saturating_sub(begin).saturating_sub(own);
-        let of = self.calls.entry((bytes, tag)).or_default();
-        of.entry(rank).or_default().push(time as f64 / 1e3);
+            (Function::Sendrecv, Tag::Value(RING)) => add(&mut self.found.ring, bytes, begin),
+            (Function::Sendrecv, Tag::Value(COLUMNS_IN_RING)) => {
+                add(&mut self.found.columns, bytes, begin);
+            }
+            (Function::Send, Tag::Value(COLUMNS_TO_AND_FRO)) => {
+                let times = self.found.columns_sent.entry(bytes).or_default();
+                times.push(end - begin);
+            }
+            _ => {}
+        }
     }
 
     /// Returns the measurements from all events.
     ///
     /// # Errors
     ///
-    /// A trace without messages round a ring of at least four sizes.
+    /// A trace without messages round a ring of at least four sizes, or without messages that come two at a time.
     pub fn finish(self, source: &str) -> Result<Exchanges, CalibrateError> {
         let unusable = |what: String| CalibrateError::Unusable {
             from: source.into(),
-            what,
+            what: format!(
+                "{what}; trace plugins/analysis/calibrate/measure.c on three ranks or more, to its end"
+            ),
         };
         let mut found = Exchanges {
             source: source.into(),
             datatype: self.datatype(),
-            ..Exchanges::default()
+            ..self.found
         };
-        for ((bytes, tag), durations) in self.calls {
-            found.ranks = found.ranks.max(durations.len());
-            let samples = match tag {
-                RING => &mut found.ring,
-                TWO => &mut found.two,
-                COLUMNS_IN_RING => &mut found.columns,
-                _ => &mut found.columns_sent,
-            };
-            samples.extend(match tag {
-                COLUMNS_TO_AND_FRO => {
-                    Sample::median(bytes, durations.into_values().flatten().collect())
-                }
-                _ => Sample::mean(bytes, rounds(&durations)),
-            });
-        }
         if found.ring.len() < FEWEST {
             return Err(unusable(format!(
-                "has messages round a ring of {} sizes, of which {FEWEST} are needed; trace plugins/analysis/calibrate/measure.c on three ranks or more, to its end",
+                "has messages round a ring of {} sizes, of which {FEWEST} are needed",
                 found.ring.len()
             )));
         }
         if found.two.is_empty() {
-            return Err(unusable(
-                "has no messages that come two at a time; trace plugins/analysis/calibrate/measure.c on three ranks or more, to its end".into(),
-            ));
+            return Err(unusable("has no messages that come two at a time".into()));
         }
+        found.ranks = found.ring.values().map(BTreeMap::len).max().unwrap_or(0);
+        found.relate(&self.trips.skews());
         Ok(found)
     }
 
@@ -178,82 +172,127 @@ impl Collector {
     }
 }
 
-/// Returns the mean over all ranks for each round.
-fn rounds(durations: &Durations) -> Vec<f64> {
-    let shortest = durations.values().map(Vec::len).min().unwrap_or(0);
-    let mean = |round| {
-        let of = durations.values().map(|times| times[round]);
-        of.sum::<f64>() / durations.len() as f64
-    };
-    (0..shortest).map(mean).collect()
-}
-
 impl Exchanges {
+    /// Puts all times on the clock of the first rank, by the differences between the clocks of neighbours.
+    fn relate(&mut self, skews: &BTreeMap<(u32, u32), f64>) {
+        let mut behind = 0.0;
+        let mut clocks = BTreeMap::from([(0, 0.0)]);
+        for rank in 1..self.ranks as u32 {
+            behind += skews.get(&(rank - 1, rank)).copied().unwrap_or(0.0);
+            clocks.insert(rank, behind);
+        }
+        for calls in [&mut self.ring, &mut self.two, &mut self.columns] {
+            for (rank, times) in calls.values_mut().flatten() {
+                let behind = clocks.get(rank).copied().unwrap_or(0.0);
+                for (begin, end) in times {
+                    *begin -= behind;
+                    *end -= behind;
+                }
+            }
+        }
+    }
+
     /// Replaces the receiver's costs in a channel by those of messages round a ring, and adds those of messages that come together and of
     /// derived datatypes. The channel's costs of a send and its wire stay.
     pub fn fit(&self, channel: &mut Channel) -> Met {
         let nanoseconds = |time: u64| time as f64 / 1e3;
         let before = channel.clone();
-        let base = |bytes| nanoseconds(before.send_overhead.at(bytes) + way(&before, bytes));
-        let awaited: Vec<(Sample, f64)> = (self.ring.iter())
-            .map(|sample| (*sample, sample.time - base(sample.bytes)))
+        let send = |bytes| nanoseconds(before.send_overhead.at(bytes));
+        let between = |bytes| nanoseconds(way(&before, bytes));
+        let ring: Vec<Sample> = (self.ring.iter())
+            .filter_map(|(&bytes, calls)| {
+                Sample::median(bytes, after_arrival(calls, send(bytes), between(bytes)))
+            })
             .collect();
-        let after_first = |bytes| nanoseconds(before.wire_after_first(bytes));
         // A receiver handles frames while further frames come.
-        let whole = awaited
-            .iter()
-            .map(|(sample, time)| (sample.bytes, time + after_first(sample.bytes)));
+        let whole = ring.iter().map(|sample| {
+            let after_first = nanoseconds(before.wire_after_first(sample.bytes));
+            (sample.bytes, sample.time + after_first)
+        });
         let one_frame = before
             .frames
             .map(|frames| frames.payload.saturating_sub(before.envelope));
-        let ring = fitted(whole).unwrap_or_else(|| {
+        let nothing = || {
             Piecewise::fit(&[Point {
                 bytes: 0,
                 time: 1.0,
             }])
-        });
-        let largest = self.ring.last().map_or(0, |sample| sample.bytes);
-        let table = lines(&ring, one_frame);
-        channel.receive_overhead = continued(table, largest, &before.receive_overhead);
-        let awaited = channel.clone();
-        // Where the second message comes only after the first has been handled, the time shows no cost of meeting.
-        let meets = |bytes: u64| {
-            let apart = awaited.send_overhead.at(bytes).max(awaited.wire(bytes));
-            apart < awaited.receive(bytes).awaited && bytes <= awaited.eager_limit
         };
-        let queued = (self.two.iter())
-            .filter(|sample| meets(sample.bytes))
-            .map(|sample| {
-                let first = base(sample.bytes) + nanoseconds(awaited.receive(sample.bytes).awaited);
-                (sample.bytes, sample.time - first)
-            });
-        channel.queued_overhead = fitted(queued).map(|fit| lines(&fit, one_frame));
-        let pack = (self.columns_sent.iter()).map(|sample| {
-            let plain = nanoseconds(awaited.send_overhead.at(sample.bytes));
-            (sample.bytes, sample.time - plain)
+        let lines_of_ring = fitted(whole).unwrap_or_else(nothing);
+        let largest = ring.last().map_or(0, |sample| sample.bytes);
+        let table = lines(&lines_of_ring, one_frame);
+        channel.receive_overhead = continued(table, largest, &before.receive_overhead);
+        let awaited = |bytes| nanoseconds(channel.receive(bytes).awaited);
+        let queued = self.two.iter().filter_map(|(&bytes, calls)| {
+            let times = after_another(calls, send(bytes), between(bytes), awaited(bytes));
+            Some((bytes, Sample::mean(bytes, times)?.time))
         });
-        channel.pack_overhead = fitted(pack).map_or_else(Table::default, |fit| lines(&fit, None));
-        let unpack = (self.columns.iter()).map(|sample| {
-            let bytes = sample.bytes;
-            let plain =
-                nanoseconds(channel.pack_overhead.at(bytes) + awaited.receive(bytes).awaited);
-            (bytes, sample.time - base(bytes) - plain)
+        let queued = fitted(queued).map(|fit| lines(&fit, one_frame));
+        let pack = self.columns_sent.iter().filter_map(|(&bytes, times)| {
+            Some((
+                bytes,
+                Sample::median(bytes, times.clone())?.time - send(bytes),
+            ))
         });
-        channel.unpack_overhead =
-            fitted(unpack).map_or_else(Table::default, |fit| lines(&fit, None));
-        let software = (self.ring.iter()).map(|sample| {
-            let wire = nanoseconds(way(&before, sample.bytes)).min(0.9 * sample.time);
-            sample.spread * sample.time / (sample.time - wire)
+        let pack = fitted(pack).map_or_else(Table::default, |fit| lines(&fit, None));
+        let unpack = self.columns.iter().filter_map(|(&bytes, calls)| {
+            let send = send(bytes) + nanoseconds(pack.at(bytes));
+            let times = after_arrival(calls, send, between(bytes));
+            Some((bytes, Sample::median(bytes, times)?.time - awaited(bytes)))
         });
+        let unpack = fitted(unpack).map_or_else(Table::default, |fit| lines(&fit, None));
+        (channel.queued_overhead, channel.pack_overhead) = (queued, pack);
+        channel.unpack_overhead = unpack;
         Met {
             source: self.source.clone(),
             ranks: self.ranks,
-            ring,
+            ring: lines_of_ring,
             datatype: (self.datatype * 1e3).round() as u64,
-            // A sample is the mean of all ranks.
-            variation: median(software.collect()) * (self.ranks as f64).sqrt(),
+            variation: median(ring.iter().map(|sample| sample.spread).collect()),
         }
     }
+}
+
+/// Returns the times in nanoseconds from a message's arrival to the end of the call that waited for the message.
+fn after_arrival(calls: &Calls, send: f64, way: f64) -> Vec<f64> {
+    let ranks = calls.len() as u32;
+    let mut times = Vec::new();
+    for (&rank, own) in calls {
+        let Some(before) = calls.get(&((rank + ranks - 1) % ranks)) else {
+            continue;
+        };
+        for (&(begin, end), &(sent, _)) in own.iter().zip(before) {
+            let arrival = sent + send + way;
+            if arrival > begin + send {
+                times.push(end - arrival);
+            }
+        }
+    }
+    times
+}
+
+/// Returns the times from the end of the handling of the first of two messages to the end of the waiting call, in nanoseconds. Only calls
+/// count in which the second message arrived while the receiver handled the first.
+fn after_another(calls: &Calls, send: f64, way: f64, receive: f64) -> Vec<f64> {
+    let ranks = calls.len() as u32;
+    let mut times = Vec::new();
+    for (&rank, own) in calls {
+        for (round, &(begin, end)) in own.iter().enumerate() {
+            // The first message of the previous rank, and the second message of the rank before that.
+            let [Some(one), Some(other)] = [1, 2].map(|distance| {
+                let from = calls.get(&((rank + ranks - distance) % ranks))?;
+                let (sent, _) = from.get(round)?;
+                Some(sent + f64::from(distance) * send + way)
+            }) else {
+                continue;
+            };
+            let (first, second) = (one.min(other), one.max(other));
+            if first > begin + 2.0 * send && second < first + receive {
+                times.push(end - first - receive);
+            }
+        }
+    }
+    times
 }
 
 /// Fits lines to times in nanoseconds by size in bytes; `None` if no time is positive.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use nodescope_config::quantity::{ByteRate, Time};
 use nodescope_predict::{Channel, Table};
 
+use crate::check::Checked;
 use crate::fit::{Fit, Limit};
 use crate::piecewise::{Piecewise, Residuals};
 
@@ -15,42 +16,6 @@ pub struct Path {
     pub source: String,
     /// Fitted channel of the path.
     pub fit: Fit,
-}
-
-/// Predicted and measured times of patterns of messages, none of which the costs were fitted to.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Checked {
-    /// Predicted over measured time of each pattern.
-    pub ratios: Vec<f64>,
-}
-
-impl Checked {
-    /// Returns the root of the mean square of the relative errors.
-    pub fn rms(&self) -> f64 {
-        let squares = self.errors().map(|error| error * error);
-        (squares.sum::<f64>() / self.ratios.len().max(1) as f64).sqrt()
-    }
-
-    fn errors(&self) -> impl Iterator<Item = f64> {
-        self.ratios.iter().map(|ratio| ratio - 1.0)
-    }
-
-    fn summary(&self) -> String {
-        let mean = self.errors().map(f64::abs).sum::<f64>() / self.ratios.len().max(1) as f64;
-        let most = self.errors().fold(0.0, |most: f64, error| {
-            if error.abs() > most.abs() {
-                error
-            } else {
-                most
-            }
-        });
-        format!(
-            "{} patterns, off by {:.1} % in the mean, by {:+.1} % at most",
-            self.ratios.len(),
-            100.0 * mean,
-            100.0 * most
-        )
-    }
 }
 
 /// A cluster whose communication paths were fitted to measurements.
@@ -64,6 +29,8 @@ pub struct ClusterFile {
     pub network: Option<Path>,
     /// Path within a node. If `None`, the file has no costs within a node, so those between nodes apply.
     pub memory: Option<Path>,
+    /// True if a connection between nodes carries large messages in one direction at a time; `None` if unknown.
+    pub half_duplex: Option<bool>,
     /// Errors of predictions with these costs; `None` if none was made.
     pub checked: Option<Checked>,
 }
@@ -80,10 +47,21 @@ impl ClusterFile {
             quoted(&self.name),
             self.cores
         );
+        if let Some(checked) = &self.checked {
+            let _ = writeln!(
+                out,
+                "# Computation lasted otherwise in a run on another network.\nuncertainty = {:.6}",
+                checked.computation
+            );
+        }
         let within = match &self.network {
             Some(network) => {
                 section(&mut out, "network", network);
                 shared_wire(&mut out, network);
+                if let Some(half) = self.half_duplex {
+                    let mode = if half { "half" } else { "full" };
+                    let _ = writeln!(out, "duplex = \"{mode}\"");
+                }
                 self.memory.as_ref()
             }
             None => {
@@ -97,9 +75,9 @@ impl ClusterFile {
         if let Some(checked) = &self.checked {
             let _ = write!(
                 out,
-                "# Predictions of patterns that were measured, too: {}.\nuncertainty = {:.4}\n",
+                "# Predictions of patterns that were measured, too: {}.\nuncertainty = {:.6}\n",
                 checked.summary(),
-                checked.rms()
+                checked.messages()
             );
         }
         match within {
@@ -174,6 +152,17 @@ impl ClusterFile {
             for note in &fit.notes {
                 let _ = writeln!(out, "  note: {note}");
             }
+        }
+        if let Some(half) = self.half_duplex {
+            let how = if half {
+                "take as long as one after the other"
+            } else {
+                "go at full speed"
+            };
+            let _ = writeln!(
+                out,
+                "large messages in both directions between two ranks {how}"
+            );
         }
         if let Some(checked) = &self.checked {
             let _ = writeln!(out, "predicted patterns\n  {}", checked.summary());

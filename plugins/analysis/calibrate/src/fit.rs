@@ -98,6 +98,24 @@ pub struct Fit {
     pub notes: Vec<String>,
 }
 
+impl Fit {
+    /// Puts another wire between the two ends. What messages cost at their ends stays.
+    pub fn retarget(&mut self, wire: Wire) {
+        let Wire {
+            latency, bandwidth, ..
+        } = wire;
+        let base = wire.channel();
+        self.bandwidth = bandwidth;
+        self.channel = Channel {
+            latency,
+            per_byte: base.per_byte,
+            envelope: base.envelope,
+            frames: base.frames,
+            ..self.channel.clone()
+        };
+    }
+}
+
 /// Returns the one-way time of a message in nanoseconds, by the costs of `channel`. The receive begins before the message arrives.
 pub fn one_way(channel: &Channel, bytes: u64) -> f64 {
     let overheads = channel.send_overhead.at(bytes) + channel.receive(bytes).awaited;

@@ -2,8 +2,10 @@
 //!
 //! Measurements come from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. [`exchanges`] are
 //! of messages that meet others. [`piecewise`] fits lines with breaks to the measurements. [`fit`] derives the costs of a channel from the lines. [`mod@file`] writes these costs as a
-//! cluster file. `docs/calibration.md` is the user's description.
+//! cluster file, and [`check`](mod@check) compares predictions with times that no cost was fitted to. `docs/calibration.md` is the user's description.
 
+pub mod check;
+pub mod duplex;
 pub mod exchanges;
 pub mod file;
 pub mod fit;
@@ -16,8 +18,9 @@ use std::path::PathBuf;
 use nodescope_trace::TraceError;
 use statrs::statistics::{Data, OrderStatistics};
 
+pub use check::Checked;
 pub use exchanges::Exchanges;
-pub use file::{Checked, ClusterFile, Path as FittedPath};
+pub use file::{ClusterFile, Path as FittedPath};
 pub use fit::{Fit, FitOptions, Wire};
 pub use piecewise::{Piecewise, Point, Residuals};
 

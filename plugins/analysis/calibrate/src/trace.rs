@@ -53,9 +53,9 @@ pub struct Collector {
     received: Lanes,
     /// Ranks whose last call was a poll (`MPI_Iprobe`).
     polling: BTreeSet<u32>,
-    /// Ranks with other calls that receive or send, such as nonblocking receives or persistent operations, and the peers of these calls.
-    /// Their sends and receives are not matched.
-    other_receives: BTreeSet<u32>,
+    /// Ranks with other calls that receive or send on a communicator, such as nonblocking receives or persistent operations, and the peers of
+    /// these calls. Their sends and receives on this communicator are not matched.
+    other_receives: BTreeSet<(u32, u64)>,
 }
 
 impl Collector {
@@ -127,11 +127,12 @@ impl Collector {
             | F::SsendInit
             | F::RsendInit => {
                 calls.push(None);
-                self.other_receives.insert(rank);
+                let communicator = record.communicator;
+                self.other_receives.insert((rank, communicator));
                 // Messages of these calls would disturb the order by which sends and receives are matched.
                 for peer in [record.destination, record.source] {
                     if let Peer::Rank(peer) = peer {
-                        self.other_receives.insert(peer);
+                        self.other_receives.insert((peer, communicator));
                     }
                 }
             }
@@ -182,10 +183,25 @@ impl Collector {
         Ok(found)
     }
 
+    /// Returns by how much the clock of a pair's second rank is before that of its first, nanoseconds, for each pair with round trips.
+    pub(crate) fn skews(mut self) -> BTreeMap<(u32, u32), f64> {
+        self.join();
+        let mut skews = BTreeMap::<(u32, u32), Vec<f64>>::new();
+        for (&a, calls) in &self.calls {
+            for trip in (1..calls.len()).filter_map(|index| self.trip(a, index)) {
+                skews.entry((a, trip.with)).or_default().push(trip.skew);
+            }
+        }
+        (skews.into_iter())
+            .map(|(ranks, skews)| (ranks, median(skews)))
+            .collect()
+    }
+
     /// Matches sends with receives in order, because messages of one lane do not overtake each other.
     fn join(&mut self) {
         for (&(from, to, communicator, tag), sends) in &self.sent {
-            if self.other_receives.contains(&from) || self.other_receives.contains(&to) {
+            let others = |rank| self.other_receives.contains(&(rank, communicator));
+            if others(from) || others(to) {
                 continue;
             }
             let receives = self.received.get(&(to, from, communicator, tag));

@@ -99,6 +99,7 @@ fn cluster(fit: &Fit) -> Cluster {
             fit: fit.clone(),
         }),
         memory: None,
+        half_duplex: None,
         checked: None,
     };
     let cluster = Cluster::parse(Path::new("cluster.toml"), &file.text())

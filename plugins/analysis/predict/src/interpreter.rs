@@ -13,6 +13,7 @@ mod collective;
 mod context;
 mod critical_path;
 mod diagnosis;
+mod duplex;
 mod event_queue;
 mod fluid;
 mod fragments;
@@ -140,6 +141,7 @@ struct Interpreter<'a> {
     contexts: Vec<Context>,
     spare: Vec<u32>,
     renamed: Renamed,
+    granted: duplex::Granted,
     queue: EventQueue,
     /// Contexts that can continue, where the order of times does not matter.
     runnable: Vec<u32>,
@@ -218,6 +220,7 @@ impl<'a> Interpreter<'a> {
             receives_unexpected,
             contexts,
             spare: Vec::new(),
+            granted: duplex::Granted::default(),
             renamed: Renamed::new(code.any_source && !options.matched),
             queue: EventQueue::default(),
             runnable: Vec::new(),

@@ -262,7 +262,10 @@ fn a_program_that_stops_is_predicted_no_time() {
         .receive(PeerRef::Relative(1), 0, 8)
         .ranks(3);
     let prediction = predict(&builder.finish(), &cluster(), &Request::default()).unwrap();
-    assert_eq!((prediction.efficiencies, prediction.interval.clone()), (None, None));
+    assert_eq!(
+        (prediction.efficiencies, prediction.interval.clone()),
+        (None, None)
+    );
     let text = prediction.text();
     assert!(text.contains("does not come to its end"), "{text}");
     assert!(

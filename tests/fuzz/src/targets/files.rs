@@ -278,6 +278,7 @@ pub const NETPIPE: Target = Target {
                 cores: 1,
                 network: Some(path),
                 memory: None,
+                half_duplex: None,
                 checked: None,
             };
             let _ = file.summary();

@@ -220,6 +220,15 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
     if let Some(item) = section.item("contention") {
         cluster.contention = item.boolean().unwrap_or(true);
     }
+    if let Some(item) = section.item("duplex") {
+        let ways = [("full", false), ("half", true)];
+        cluster.half_duplex = item.choice("a duplex mode", &ways).unwrap_or_default();
+        if cluster.half_duplex && !cluster.contention {
+            item.add_problem(
+                "is of links that messages share; with contention = false they share none",
+            );
+        }
+    }
     let sharing = section.item("sharing");
     if let Some(item) = &sharing {
         let ways = [

@@ -26,6 +26,8 @@ pub(super) struct Message {
     pub next: u32,
     /// True if the message waits for its receiver's permission.
     pub rendezvous: bool,
+    /// True if the message takes twice its time on the links, so that `bytes` is twice its size until it has arrived.
+    pub slowed: bool,
     /// True if the message has been sent and its time of arrival is not known yet.
     pub in_flight: bool,
     /// For a message in frames: time at which its last byte has left its node. The next field is the time at which it has passed the

@@ -181,6 +181,7 @@ impl Interpreter<'_> {
             sequence: self.sent as u32,
             next: NONE,
             rendezvous: false,
+            slowed: false,
             left: 0,
             passed: 0,
             in_flight: false,
@@ -410,6 +411,7 @@ impl Interpreter<'_> {
 
     /// Grants a message: sends the permission to the message's sender.
     fn grant(&mut self, number: u32, time: u64) {
+        self.note_granted(number);
         let message = self.messages.get(number);
         let (from, to) = (message.from, message.to);
         let arrives = time + self.channel(from, to).service();
@@ -424,6 +426,7 @@ impl Interpreter<'_> {
 
     /// Sends the data of a message that has permission.
     fn send_data(&mut self, number: u32, time: u64) {
+        self.slow_down(number);
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to);
@@ -467,6 +470,7 @@ impl Interpreter<'_> {
 
     /// Completes a rendezvous, whose data begins at `time`, has left at `sent` and arrives at `arrival`.
     fn complete_rendezvous(&mut self, number: u32, time: u64, sent: u64, arrival: u64) {
+        self.note_arrived(number);
         let message = self.messages.get(number).clone();
         let posted = self.posted.get(message.receive).clone();
         self.messages.release(number);
