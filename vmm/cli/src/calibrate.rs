@@ -2,7 +2,7 @@
 
 pub mod args;
 mod read;
-mod retarget;
+pub mod retarget;
 mod run;
 
 use std::path::Path;

@@ -3,6 +3,7 @@
 pub mod args;
 mod origin;
 mod sweep;
+mod target;
 mod timeline;
 
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::{SequenceBuilder, Sequences};
 use nodescope_loop_tree::{Program, Sequence, SequenceError, SequenceOptions};
 use nodescope_predict::reduce::{self, Selection};
-use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
+use nodescope_predict::{Prediction, Request, predict as interpret, predict_reduced};
 use nodescope_trace::{MpiProgram, PendingCallsBuilder, TraceError, TraceReader};
 
 use crate::exit::{Exit, Failure};
@@ -24,7 +25,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     for file in args.timeline.iter().chain(&args.plot) {
         refuse_existing(file, args.force)?;
     }
-    let file = ClusterFile::load(&args.cluster).map_err(wrong)?;
+    let (file, note) = target::load(&args.cluster, args.costs.as_deref())?;
     let mut cluster = file.with(&args.settings()).map_err(wrong)?;
     if args.ideal_network {
         cluster = cluster.ideal_network();
@@ -119,6 +120,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     {
         timeline::write(&prediction, &program, timeline, file)?;
     }
+    prediction.notes.extend(note.map(str::to_owned));
     print_result(&prediction, args)?;
     Ok(if prediction.outcome.complete() {
         Exit::Ok

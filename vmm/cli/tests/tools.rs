@@ -138,6 +138,73 @@ fn placements_are_told_with_what_does_not_fit() {
     assert!(text.contains("no change pays"), "{text}");
 }
 
+/// A study has nodes and a network; what messages cost comes from a cluster file that was measured.
+#[test]
+fn a_study_is_the_cluster_of_a_prediction() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(&dir.path().join("t.nst"));
+    let study = "[cluster]\nnodes = 4\n[network]\nbandwidth = \"1 Gbit/s\"\nlatency = \"50 us\"\n[job]\ncommand = \"true\"\n";
+    fs::write(dir.path().join("study.toml"), study).unwrap();
+    let costs = "[network] # measured\nlatency = \"20 us\"\nbandwidth = \"1 GB/s\"\noverhead = \"4 us\"\nuncertainty = 0.05\n";
+    fs::write(dir.path().join("costs.toml"), costs).unwrap();
+    let told = |args: &[&str]| {
+        let output = run(dir.path(), args);
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), told)
+    };
+    let cluster = |more: &[&str]| -> serde_json::Value {
+        let all = ["predict", "t.nst", "--json", "--cluster"];
+        let (code, text) = told(&[&all, more].concat());
+        assert_eq!(code, Some(0), "{text}");
+        serde_json::from_str(&text).unwrap()
+    };
+    let bare = cluster(&["study.toml"]);
+    assert_eq!(bare["cluster"]["network"]["latency"], 50_000_000);
+    assert_eq!(bare["cluster"]["network"]["per_byte"], 8000.0);
+    assert!(bare["notes"].to_string().contains("cost nothing here"));
+    let full = cluster(&["study.toml", "--costs", "costs.toml"]);
+    assert_eq!(full["cluster"]["network"]["latency"], 50_000_000);
+    assert_eq!(full["cluster"]["uncertainty"]["messages"], 0.05);
+    let sources = full["interval"]["parts"].as_array().unwrap();
+    assert!(sources.iter().any(|part| part["source"] == "messages"));
+    assert!(!full["notes"].to_string().contains("cost nothing here"));
+
+    let retarget = [
+        "calibrate",
+        "retarget",
+        "--costs",
+        "costs.toml",
+        "-o",
+        "new.toml",
+    ];
+    let (code, text) = told(&[&retarget[..], &["--bandwidth", "10 Gbit/s"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("between nodes: 20.0000 us, 1.25 GB/s"),
+        "{text}"
+    );
+    assert!(text.contains("fitted without frames"), "{text}");
+    let new = fs::read_to_string(dir.path().join("new.toml")).unwrap();
+    assert!(
+        new.contains("# measured") && new.contains("bandwidth = \"1.25 GB/s\""),
+        "{new}"
+    );
+    assert_eq!(told(&retarget).0, Some(2));
+    let (code, text) = told(&[
+        "predict",
+        "t.nst",
+        "--cluster",
+        "costs.toml",
+        "--costs",
+        "costs.toml",
+    ]);
+    assert_eq!(
+        (code, text.contains("is a cluster file")),
+        (Some(2), true),
+        "{text}"
+    );
+}
+
 /// The trace of a hybrid job of two nodes with two ranks of two threads each: four cores of one node have room for all ranks.
 #[test]
 fn a_hybrid_job_is_predicted_where_it_was_traced() {

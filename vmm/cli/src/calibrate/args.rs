@@ -50,8 +50,8 @@ pub struct Retarget {
     /// Latency between nodes, such as "50 us", in place of the study's or the measured one.
     #[arg(long, value_name = "TIME")]
     pub latency: Option<Time>,
-    /// Bandwidth between nodes, such as "1 Gbit/s".
-    #[arg(long, value_name = "RATE")]
+    /// Bandwidth between nodes, such as "1 Gbit/s" or "125 MB/s".
+    #[arg(long, value_name = "RATE", value_parser = super::retarget::rate)]
     pub bandwidth: Option<ByteRate>,
     /// The cluster file to write.
     #[arg(short, long, value_name = "FILE")]

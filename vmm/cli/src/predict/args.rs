@@ -17,9 +17,12 @@ pub struct Predict {
     /// Folder of the results, or a trace; with --ranks, results of at least three numbers of ranks.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
-    /// The file that describes the cluster (guide: The cluster file).
+    /// The file that describes the cluster (guide: The cluster file), or a study.
     #[arg(long, value_name = "FILE")]
     pub cluster: PathBuf,
+    /// With a study as the cluster: the cluster file with what messages cost (nodescope calibrate run).
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
     /// Print JSON in place of text (guide: The prediction as JSON).
     #[arg(long)]
     pub json: bool,
