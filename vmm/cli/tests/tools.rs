@@ -143,7 +143,7 @@ fn placements_are_told_with_what_does_not_fit() {
 fn a_study_is_the_cluster_of_a_prediction() {
     let dir = tempfile::tempdir().unwrap();
     trace(&dir.path().join("t.nst"));
-    let study = "[cluster]\nnodes = 4\n[network]\nbandwidth = \"1 Gbit/s\"\nlatency = \"50 us\"\n[job]\ncommand = \"true\"\n";
+    let study = "[cluster]\nnodes = 4\n[node]\ncores = 2\n[network]\nbandwidth = \"1 Gbit/s\"\nlatency = \"50 us\"\n[job]\ncommand = \"true\"\n";
     fs::write(dir.path().join("study.toml"), study).unwrap();
     let costs = "[network] # measured\nlatency = \"20 us\"\nbandwidth = \"1 GB/s\"\noverhead = \"4 us\"\nuncertainty = 0.05\n";
     fs::write(dir.path().join("costs.toml"), costs).unwrap();
