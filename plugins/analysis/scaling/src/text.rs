@@ -112,7 +112,7 @@ impl Series {
             Some(_) => "faster, for equal work",
             None => "faster than the first",
         };
-        if !speeds.is_empty() {
+        if speeds.iter().any(Option::is_some) {
             row(out, name, speeds.into_iter().map(ratio))?;
         }
         self.write_sections(out, work.as_ref())?;
@@ -139,7 +139,7 @@ impl Series {
         } else {
             writeln!(
                 out,
-                "The windows did different work, so that their times do not compare, and no run is said to be faster by\nthem. Windows between the same two calls do equal work."
+                "The windows did different work, so that their times do not compare, and no run is said to be faster by\nthem. --from and --to compare the times between the same calls."
             )?;
         }
         if !work.triggers.is_empty() {
