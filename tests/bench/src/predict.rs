@@ -1,10 +1,17 @@
 //! The interpreter of predictions compared with SimGrid's replay of the same traces: predicted times, and speed.
 
 use std::fs;
+use std::path::Path;
 
-use nodescope_predict::{Cluster, Code, Options as ModelOptions, interpret};
+use nodescope_loop_tree::sequence::SequenceBuilder;
+use nodescope_loop_tree::{Program, SequenceOptions};
+use nodescope_predict::trace::write_trace;
+use nodescope_predict::{
+    Cluster, Code, Options as ModelOptions, Request, interpret, predict as predict_program,
+};
 use nodescope_simgrid::cases::{self, Case, WITHIN};
 use nodescope_simgrid::replay;
+use nodescope_trace::TraceReader;
 use serde_json::{Map, Value, json};
 
 use crate::comparison::{cell, number};
@@ -26,6 +33,7 @@ pub fn predict(options: &Options) -> Result<Value, Failure> {
     line.insert("speed".into(), table);
     line.insert("least_times_faster".into(), number(least));
     line.insert("large".into(), large(options)?);
+    line.insert("whole".into(), whole(options)?);
     line.insert("rounds".into(), options.rounds.max(1).into());
     Ok(line.into())
 }
@@ -325,4 +333,134 @@ fn large(options: &Options) -> Result<Value, Failure> {
         table.insert(case.name.clone(), value.into());
     }
     Ok(table.into())
+}
+
+/// Seconds of processor time of the parts of a prediction from a trace's file, and the most memory of all parts in bytes.
+#[derive(Clone, Copy, Default)]
+struct Parts {
+    import: f64,
+    folding: f64,
+    prediction: f64,
+    bytes: f64,
+}
+
+impl Parts {
+    fn sum(&self) -> f64 {
+        self.import + self.folding + self.prediction
+    }
+}
+
+/// Predicts from a trace's file, as `nodescope predict` does without replicas. Returns the costs, the calls of the trace, and the
+/// interpreted events.
+fn from_trace(case: &Case, cluster: &Cluster, file: &Path) -> Result<(Parts, u64, u64), Failure> {
+    // SAFETY: malloc_trim only returns freed memory to the system.
+    unsafe { libc::malloc_trim(0) };
+    let reset = fs::write("/proc/self/clear_refs", "5").is_ok();
+    let before = memory("VmRSS:");
+    let start = Point::now();
+    let reader = TraceReader::open(file).map_err(|e| failed(case, e))?;
+    let mut builder = SequenceBuilder::new(SequenceOptions::default());
+    builder.set_header(reader.header());
+    for event in reader.events() {
+        builder.add(&event.map_err(|e| failed(case, e))?);
+    }
+    let sequences = builder.finish().map_err(|e| failed(case, e))?;
+    let imported = Point::now();
+    let calls = sequences
+        .ranks
+        .iter()
+        .map(|rank| rank.entries.len() as u64)
+        .sum();
+    let program = Program::new(&sequences);
+    let folded = Point::now();
+    let how = ModelOptions {
+        critical_path: true,
+        ..ModelOptions::default()
+    };
+    let outcome = interpret(&Code::new(&program), cluster, &how).map_err(|e| failed(case, e))?;
+    let end = Point::now();
+    let bytes = memory("VmHWM:").saturating_sub(before) as f64;
+    let parts = Parts {
+        import: start.to(imported).cpu,
+        folding: imported.to(folded).cpu,
+        prediction: folded.to(end).cpu,
+        bytes: if reset { bytes } else { f64::NAN },
+    };
+    Ok((parts, calls, outcome.events))
+}
+
+/// Measures predictions from traces' files as one figure, beside their parts: reading the trace, folding, and interpreting.
+fn whole(options: &Options) -> Result<Value, Failure> {
+    options.say(&format!(
+        "\nfrom the trace's file to the prediction, seconds of processor time\n{:<36}{:>8}{:>10}{:>10}{:>8}{:>9}{:>9}{:>8}{:>10}{:>12}{:>11}",
+        "", "", "calls", "events", "import", "folding", "predict", "all", "M ev./s", "M calls/s", "MiB at most"
+    ));
+    let folder = tempfile::tempdir().map_err(Failure::Files)?;
+    let file = folder.path().join("trace.nst");
+    let mut table = Map::new();
+    for case in cases::traced() {
+        write(&case, &file)?;
+        let mut value = Map::new();
+        for (what, cluster) in [
+            ("queued", case.cluster.clone()),
+            ("shared", case.shared_cluster()),
+        ] {
+            let rounds = 0..options.rounds.max(1);
+            let runs: Vec<_> = rounds
+                .map(|_| from_trace(&case, &cluster, &file))
+                .collect::<Result<_, _>>()?;
+            let of = |part: fn(&Parts) -> f64| median(runs.iter().map(|(parts, _, _)| part(parts)));
+            let (calls, events) = (runs[0].1, runs[0].2);
+            let (import, folding) = (of(|parts| parts.import), of(|parts| parts.folding));
+            let (prediction, all) = (of(|parts| parts.prediction), of(Parts::sum));
+            let bytes = of(|parts| parts.bytes);
+            options.say(&format!(
+                "{:<36}{what:>8}{calls:>10}{events:>10}{:>8}{:>9}{:>9}{:>8}{:>10}{:>12}{:>11}",
+                case.name,
+                cell(import, 2),
+                cell(folding, 2),
+                cell(prediction, 2),
+                cell(all, 2),
+                cell(events as f64 / all / 1e6, 2),
+                cell(calls as f64 / all / 1e6, 2),
+                cell(bytes / f64::from(1 << 20), 0),
+            ));
+            value.insert(
+                what.into(),
+                json!({
+                    "calls": calls,
+                    "events": events,
+                    "import_seconds": number(import),
+                    "folding_seconds": number(folding),
+                    "prediction_seconds": number(prediction),
+                    "seconds": number(all),
+                    "million_events_per_second": number(events as f64 / all / 1e6),
+                    "million_calls_per_second": number(calls as f64 / all / 1e6),
+                    "bytes": number(bytes),
+                }),
+            );
+        }
+        table.insert(case.name.clone(), value.into());
+    }
+    Ok(table.into())
+}
+
+/// Writes the predicted run of a case as a trace.
+fn write(case: &Case, file: &Path) -> Result<(), Failure> {
+    let request = Request {
+        replicas: 0,
+        critical_path: false,
+        timeline: true,
+        ..Request::default()
+    };
+    let prediction = predict_program(&case.program, &case.cluster, &request);
+    let prediction = prediction.map_err(|e| failed(case, e))?;
+    let nodes = (case.cluster)
+        .place_ranks(prediction.ranks, &case.program.origin)
+        .map_err(|e| failed(case, e))?;
+    match &prediction.outcome.timeline {
+        Some(timeline) => write_trace(&case.program, &nodes, timeline, &case.name, file)
+            .map_err(|e| failed(case, e)),
+        None => Err(failed(case, "the prediction has no timeline")),
+    }
 }

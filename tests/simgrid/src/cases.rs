@@ -482,6 +482,37 @@ pub fn speed() -> Vec<Case> {
     cases
 }
 
+/// Returns cases whose traces are imported, folded and predicted: a torus of some 500 ranks, and about a hundred thousand ranks.
+pub fn traced() -> Vec<Case> {
+    let halo = |side, turns, allreduce| {
+        torus(Halo {
+            side,
+            bytes: 8192,
+            mean: 100 * US,
+            even: false,
+            turns,
+            allreduce,
+        })
+    };
+    let mut cases = vec![
+        Case::new(
+            "halo of 23 x 23 on a torus, all-reduce".into(),
+            halo(23, 100, Some(8)),
+            square(23),
+        ),
+        Case::new(
+            "halo of 316 x 316 on a torus".into(),
+            halo(316, 5, None),
+            square(316),
+        ),
+    ];
+    for case in &mut cases {
+        case.cluster = (case.cluster.clone())
+            .with_algorithm(Kind::Allreduce, Algorithm::RecursiveDoubling.into());
+    }
+    cases
+}
+
 /// Returns cases of about a hundred thousand ranks, only for the interpreter.
 pub fn large() -> Vec<Case> {
     let side = 316;

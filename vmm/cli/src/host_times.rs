@@ -1,8 +1,9 @@
 //! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. No other result of the
 //! portable engine differs from run to run.
 
-use std::fs;
-use std::time::Instant;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use nodescope_cluster::{Phase, Progress, ResultsFolder};
 use serde::Serialize;
@@ -18,6 +19,7 @@ struct HostFile {
     cores: usize,
     threads: usize,
     peak_memory_bytes: u64,
+    memory_bytes: Option<u64>,
     phases: Vec<PhaseCost>,
 }
 
@@ -31,6 +33,7 @@ struct PhaseCost {
     virtual_ps: u64,
     wall_seconds: f64,
     cpu_seconds: f64,
+    memory_bytes: Option<u64>,
 }
 
 /// A moment, with this process's processor time and peak memory until then.
@@ -59,6 +62,52 @@ impl Mark {
     }
 }
 
+/// Memory of this process in which a page that several nodes map counts once.
+#[derive(Debug)]
+struct Memory {
+    /// `/proc/self/smaps_rollup`, opened before the process is restricted; `None` where the kernel has no such file.
+    rollup: Option<File>,
+    /// Moment of the last reading, and how long it took.
+    last: Option<(Instant, Duration)>,
+    /// Largest reading, bytes.
+    largest: Option<u64>,
+}
+
+impl Memory {
+    /// Part of the time that readings may take. The kernel walks all page tables for one.
+    const SHARE: u32 = 50;
+
+    fn open() -> Memory {
+        Memory {
+            rollup: File::open("/proc/self/smaps_rollup").ok(),
+            last: None,
+            largest: None,
+        }
+    }
+
+    /// Reads the memory at hand, bytes. Returns `None` where it is unknown, or right after another reading unless `always` is set.
+    fn read(&mut self, always: bool) -> Option<u64> {
+        let begun = Instant::now();
+        let soon = (self.last).is_some_and(|(at, took)| begun - at < took * Self::SHARE);
+        if soon && !always {
+            return None;
+        }
+        let mut text = [0; 4096];
+        let length = self.rollup.as_ref()?.read_at(&mut text, 0).ok()?;
+        let bytes = proportional(std::str::from_utf8(&text[..length]).ok()?)?;
+        self.last = Some((begun, begun.elapsed()));
+        self.largest = self.largest.max(Some(bytes));
+        Some(bytes)
+    }
+}
+
+/// Returns the proportional set size of a text of `smaps_rollup` (proc(5)), bytes: each page by the number of its mappings.
+fn proportional(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
 /// A phase that has begun and not ended, with the counts at its beginning.
 #[derive(Debug)]
 struct Begun {
@@ -76,6 +125,7 @@ pub struct HostTimes {
     threads: usize,
     phases: Vec<PhaseCost>,
     begun: Option<Begun>,
+    memory: Memory,
     /// Moment when the node from which all nodes are made had booted, until the next phase begins.
     booted: Option<Mark>,
 }
@@ -88,12 +138,13 @@ impl HostTimes {
     /// Name of the phase from the end of one node's boot to the beginning of the cluster that is made from it.
     const RESTORE: &'static str = "restore";
 
-    /// Returns host times without phases, for a run on so many host threads.
+    /// Returns host times without phases, for a run on so many host threads. Call it before the process is restricted to its files.
     pub fn start(threads: usize) -> HostTimes {
         HostTimes {
             threads,
             phases: Vec::new(),
             begun: None,
+            memory: Memory::open(),
             booted: None,
         }
     }
@@ -144,7 +195,9 @@ impl HostTimes {
         let Some(begun) = self.begun.take() else {
             return;
         };
+        let memory_bytes = self.memory.read(false);
         self.phases.push(PhaseCost {
+            memory_bytes,
             phase: begun.phase,
             window: begun.window,
             nodes: begun.nodes,
@@ -156,8 +209,10 @@ impl HostTimes {
     }
 
     /// Writes `host.json` into a results folder.
-    pub fn write(self, folder: &ResultsFolder) -> Result<(), Failure> {
+    pub fn write(mut self, folder: &ResultsFolder) -> Result<(), Failure> {
+        self.memory.read(true);
         let file = HostFile {
+            memory_bytes: self.memory.largest,
             version: Self::VERSION,
             processor: processor(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -231,5 +286,39 @@ mod tests {
         let after = Mark::now();
         assert!(after.cpu_seconds >= before.cpu_seconds);
         assert!(after.peak_memory_bytes >= 1 << 20);
+    }
+
+    #[test]
+    fn pages_that_are_mapped_several_times_count_once() {
+        const SIZE: usize = 64 << 20;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(SIZE as u64).unwrap();
+        let mut memory = Memory::open();
+        let before = memory.read(true).unwrap();
+        let map = || {
+            // SAFETY: a private mapping of a file that nobody else has, which is only read, and stays until the process ends.
+            unsafe {
+                let protection = libc::PROT_READ;
+                let flags = libc::MAP_PRIVATE | libc::MAP_POPULATE;
+                let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+                libc::mmap(std::ptr::null_mut(), SIZE, protection, flags, fd, 0)
+            }
+        };
+        for _ in 0..4 {
+            assert_ne!(map(), libc::MAP_FAILED);
+        }
+        // Other tests of this process take memory, too, but not three times as much.
+        let grown = memory.read(true).unwrap().saturating_sub(before) as usize;
+        assert!((SIZE / 2..2 * SIZE).contains(&grown), "{grown}");
+        assert_eq!(memory.read(false), None);
+        assert!(memory.largest.unwrap() as usize >= grown);
+    }
+
+    #[test]
+    fn the_proportional_size_is_read() {
+        let text =
+            "55a-7ff ---p 00 00:00 0 [rollup]\nRss:   2048 kB\nPss:     1033 kB\nPss_Anon: 9 kB\n";
+        assert_eq!(proportional(text), Some(1033 << 10));
+        assert_eq!(proportional("Rss: 1 kB\n"), None);
     }
 }

@@ -15,6 +15,8 @@ use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::{Prediction, Request, predict as interpret, predict_reduced};
 use nodescope_trace::{MpiProgram, PendingCallsBuilder, TraceError, TraceReader};
 
+pub use origin::window_notes;
+
 use crate::exit::{Exit, Failure};
 use crate::results::refuse_existing;
 use crate::terminal::{print, print_json};
@@ -183,16 +185,30 @@ fn unusable(path: &Path, error: &SequenceError) -> Failure {
     Failure::new(Exit::Study, format!("{}: {error}", path.display()))
 }
 
+/// Returns the clock frequency of the nodes of a trace, hertz; `None` if they differ or are unknown. `results` is a file or a folder.
+pub fn frequency(results: &Path) -> Result<Option<u64>, Failure> {
+    let reader = TraceReader::open(&trace_of(results))
+        .map_err(|error| Failure::of(Exit::of_trace(&error), &error))?;
+    let mut clocks = reader.header().nodes.iter().map(|node| node.frequency_hz);
+    let first = clocks.next().filter(|&clock| clock > 0);
+    Ok(first.filter(|&first| clocks.all(|clock| clock == first)))
+}
+
+/// Returns the path of the trace of results, which are a file or a folder.
+fn trace_of(results: &Path) -> PathBuf {
+    if results.is_dir() {
+        results.join("trace.nst")
+    } else {
+        results.to_path_buf()
+    }
+}
+
 /// Returns the path of a trace, a builder with all of its events, and a message if the trace is cut. `results` is a file or a folder.
 fn builder(
     results: &Path,
     options: SequenceOptions,
 ) -> Result<(PathBuf, SequenceBuilder, Option<String>), Failure> {
-    let path = if results.is_dir() {
-        results.join("trace.nst")
-    } else {
-        results.to_path_buf()
-    };
+    let path = trace_of(results);
     let (builder, cut) =
         events(&path, options).map_err(|error| Failure::of(Exit::of_trace(&error), &error))?;
     Ok((path, builder, cut))

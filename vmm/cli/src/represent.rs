@@ -5,16 +5,16 @@ pub mod args;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nodescope_hypercall::Function;
-use nodescope_loop_tree::{SequenceOptions, Sequences};
+use nodescope_loop_tree::{Program, SequenceOptions, Sequences};
 use nodescope_predict::{ClusterFile, Request};
 use nodescope_represent::{Analysis, Replay, ReplayPrediction, RepresentError, assign_replays};
 
 use crate::args::{MpiName, Trace};
 use crate::exit::{Exit, Failure};
-use crate::predict::{passed, read, read_alone};
+use crate::predict::{frequency, passed, read, read_alone, window_notes};
 use crate::terminal::{print, print_json};
 use crate::trace::{RankLibrary, trace_with};
 
@@ -67,7 +67,9 @@ fn analyse(
         ..SequenceOptions::default()
     };
     let (_, sequences) = read(&choice.results, options)?;
-    let analysis = Analysis::new(&sequences, choice.threshold).map_err(wrong)?;
+    let mut analysis = Analysis::new(&sequences, choice.threshold).map_err(wrong)?;
+    // Bursts in a window last longer than outside, by an amount that differs from rank to rank.
+    analysis.notes.extend(window_notes(&sequences));
     Ok((sequences, analysis))
 }
 
@@ -125,7 +127,7 @@ fn record(args: &args::Record) -> Result<Exit, Failure> {
 }
 
 /// Returns the recordings in a folder, recognized by their names and sorted; empty if the folder does not exist.
-fn recordings_in(folder: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
+fn recordings_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -192,27 +194,25 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let marks: Vec<_> = args.from.into_iter().chain(args.to).collect();
     let (mut sequences, analysis) = analyse(&args.choice, marks.clone())?;
     passed(&sequences, args.from, args.to)?;
-    let mut replays = Vec::with_capacity(args.replay.len());
-    for results in &args.replay {
-        let (rank, sequence) = read_alone(
-            results,
-            SequenceOptions {
-                marks: marks.clone(),
-                ..SequenceOptions::default()
-            },
-        )?;
-        replays.push(Replay { rank, sequence });
-    }
-    let assignments = assign_replays(&mut sequences, &analysis, &replays).map_err(wrong)?;
+    let replays = replays_of(&args.replay, &marks)?;
+    let where_traced = replays_of(&args.source_replay, &marks)?;
+    let traced = Program::new(&sequences);
+    let assignments =
+        assign_replays(&mut sequences, &analysis, &replays, &where_traced).map_err(wrong)?;
     let request = Request {
         timeline: args.html,
         ..Request::default()
     };
-    let mut whole = ReplayPrediction::new(&sequences, assignments, &cluster, &request)
-        .map_err(|error| Failure::of(Exit::Study, &error))?;
+    let unfit = |error| Failure::of(Exit::Study, &error);
+    let mut whole =
+        ReplayPrediction::new(&sequences, assignments, &cluster, &request).map_err(unfit)?;
     whole
         .prediction
         .between(&sequences.marks, &sequences.origin);
+    let clocks = clocks(&args.choice.results, &args.replay)?;
+    whole
+        .compare(&traced, &cluster, clocks, &sequences.marks)
+        .map_err(unfit)?;
     if args.choice.json {
         print_json(&whole.json())?;
     } else if args.html {
@@ -226,4 +226,33 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     } else {
         Exit::JobFailed
     })
+}
+
+/// Reads replays, each of one rank.
+fn replays_of(folders: &[PathBuf], marks: &[(Function, u64)]) -> Result<Vec<Replay>, Failure> {
+    let options = || SequenceOptions {
+        marks: marks.to_vec(),
+        ..SequenceOptions::default()
+    };
+    let read = |results: &PathBuf| {
+        let (rank, sequence) = read_alone(results, options())?;
+        Ok(Replay { rank, sequence })
+    };
+    folders.iter().map(read).collect()
+}
+
+/// Returns the ratio of the clock of the nodes that replayed and that of the traced nodes; `None` if nodes' clocks differ or are unknown.
+fn clocks(traced: &Path, replays: &[PathBuf]) -> Result<Option<f64>, Failure> {
+    let Some(before) = frequency(traced)? else {
+        return Ok(None);
+    };
+    let mut there = None;
+    for replay in replays {
+        let found = frequency(replay)?;
+        if found.is_none() || there.is_some_and(|there| Some(there) != found) {
+            return Ok(None);
+        }
+        there = found;
+    }
+    Ok(there.map(|there| there as f64 / before as f64))
 }

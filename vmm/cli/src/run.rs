@@ -144,6 +144,9 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     };
     let workers = args.workers.map(|workers| Started::begin(args, workers));
     let workers = workers.transpose()?;
+    reporter.host_times = args
+        .host_times
+        .then(|| HostTimes::start(config.host_threads));
     // From here on the process is restricted: it opens only the files that are named here.
     let mut kept = sandbox::Kept {
         read: origin.iter().map(|origin| origin.path().into()).collect(),
@@ -179,9 +182,6 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         }
         None => None,
     };
-    reporter.host_times = args
-        .host_times
-        .then(|| HostTimes::start(config.host_threads));
     let limit = study
         .host_time_limit
         .map(|limit| HostLimit::start(Duration::from_nanos(limit.0 / 1000), signals.flag()));

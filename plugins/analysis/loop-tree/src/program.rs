@@ -1,6 +1,6 @@
 //! A program as loop trees that equal ranks share.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use nodescope_hypercall::Function;
 
@@ -103,13 +103,27 @@ pub struct ProgramSize {
     pub burst_bytes: u64,
 }
 
+/// Number of peers of a rank that are remembered, so that sets of all ranks are not searched for them again.
+const RECENT: usize = 16;
+
 /// Returns the call sites whose peers have fewer different distances from the caller than different ranks.
 fn relative_sites(sequences: &Sequences) -> BTreeSet<(Site, Function)> {
     let world = sequences.ranks.len() as u32;
     let mut peers: BTreeMap<(Site, Function), [BTreeSet<u32>; 2]> = BTreeMap::new();
+    // Iterations of a loop have the same peers. Those of the last few operations are already in the sets.
+    let mut recent: VecDeque<((Site, Function), PeerRef)> = VecDeque::with_capacity(RECENT);
     for (rank, sequence) in sequences.ranks.iter().enumerate() {
+        recent.clear();
         for entry in &sequence.entries {
             for peer in entry.op.peers().into_iter().flatten() {
+                let known = ((entry.op.site, entry.op.function), peer);
+                if recent.contains(&known) {
+                    continue;
+                }
+                if recent.len() == RECENT {
+                    recent.pop_front();
+                }
+                recent.push_back(known);
                 let sets = peers.entry((entry.op.site, entry.op.function)).or_default();
                 if let PeerRef::Relative(distance) = peer.relative(rank as u32, world) {
                     sets[0].insert(distance);
@@ -138,12 +152,16 @@ impl Program {
             ..Program::default()
         };
         let mut interner = Interner::default();
+        let mut symbols: Vec<u32> = Vec::new();
+        let mut folded: Option<u32> = None;
         for (rank, sequence) in sequences.ranks.iter().enumerate() {
             let rank = rank as u32;
-            let mut values: BTreeMap<u32, Vec<Burst>> = BTreeMap::new();
-            let mut symbols = Vec::with_capacity(sequence.entries.len());
+            let mut values: Vec<(u32, Burst)> = Vec::with_capacity(sequence.entries.len());
+            // Ranks mostly do what the rank before did, so its symbols are tried before all others.
+            let guesses =
+                std::mem::replace(&mut symbols, Vec::with_capacity(sequence.entries.len()));
             let mut before = None;
-            for entry in &sequence.entries {
+            for (at, entry) in sequence.entries.iter().enumerate() {
                 let call_site = (entry.op.site, entry.op.function);
                 let op = entry.op.map_peers(|peer| {
                     if relative.contains(&call_site) {
@@ -152,20 +170,32 @@ impl Program {
                         peer.absolute(rank, world)
                     }
                 });
-                let op = interner.op(&mut program, op);
-                let slot = interner.slot(&mut program, before, call_site);
-                values.entry(slot).or_default().push(entry.burst);
+                let guess = guesses.get(at).copied();
+                let guess = guess.filter(|&guess| {
+                    let Step { slot, op: guessed } = program.steps[guess as usize];
+                    interner.slot_keys.get(slot as usize) == Some(&Some((before, call_site)))
+                        && program.ops[guessed as usize] == op
+                });
+                let symbol = guess.unwrap_or_else(|| {
+                    let op = interner.op(&mut program, op);
+                    let slot = interner.slot(&mut program, before, call_site);
+                    interner.step(&mut program, Step { slot, op })
+                });
+                values.push((program.steps[symbol as usize].slot, entry.burst));
                 if let Some(duration) = entry.opaque {
                     let slot = interner.opaque_slot(&mut program, call_site);
-                    values.entry(slot).or_default().push(Burst {
+                    let burst = Burst {
                         time: duration,
                         instructions: 0,
-                    });
+                    };
+                    values.push((slot, burst));
                 }
-                symbols.push(interner.step(&mut program, Step { slot, op }));
+                symbols.push(symbol);
                 before = Some(call_site);
             }
-            let tree = program.forest.fold(symbols);
+            let same = folded.filter(|_| symbols == guesses);
+            let tree = same.unwrap_or_else(|| program.forest.fold(symbols.iter().copied()));
+            folded = Some(tree);
             let bursts = program.bursts.len() as u32;
             program.bursts.push(columns(values));
             let communicators = interner.list(&mut program, sequence);
@@ -302,18 +332,25 @@ impl Program {
     }
 }
 
-fn columns(values: BTreeMap<u32, Vec<Burst>>) -> Bursts {
-    let mut bursts = Bursts::default();
-    let counted = values.values().flatten().any(|b| b.instructions != 0);
-    for (slot, list) in values {
+/// Returns the columns of bursts, each with its slot. Bursts of a slot keep their order.
+fn columns(mut values: Vec<(u32, Burst)>) -> Bursts {
+    let mut bursts = Bursts {
+        times: Vec::with_capacity(values.len()),
+        ..Bursts::default()
+    };
+    values.sort_by_key(|&(slot, _)| slot);
+    let counted = values.iter().any(|(_, burst)| burst.instructions != 0);
+    for column in values.chunk_by(|(one, _), (other, _)| one == other) {
         bursts.columns.push(Column {
-            slot,
+            slot: column[0].0,
             start: bursts.times.len() as u32,
-            length: list.len() as u32,
+            length: column.len() as u32,
         });
-        bursts.times.extend(list.iter().map(|burst| burst.time));
+        bursts
+            .times
+            .extend(column.iter().map(|(_, burst)| burst.time));
         if counted {
-            let counts = list.iter().map(|burst| burst.instructions);
+            let counts = column.iter().map(|(_, burst)| burst.instructions);
             bursts.instructions.extend(counts);
         }
     }
@@ -322,12 +359,17 @@ fn columns(values: BTreeMap<u32, Vec<Burst>>) -> Bursts {
 
 type CallSite = (Site, Function);
 
+/// The call sites before and after a burst.
+type SlotKey = (Option<CallSite>, CallSite);
+
 /// Numbers of the parts that are stored only once.
 #[derive(Default)]
 struct Interner {
     ops: HashMap<Op, u32>,
     steps: HashMap<Step, u32>,
-    slots: HashMap<(Option<CallSite>, CallSite), u32>,
+    slots: HashMap<SlotKey, u32>,
+    /// Keys of `slots` by number; `None` for opaque slots.
+    slot_keys: Vec<Option<SlotKey>>,
     opaque: BTreeMap<CallSite, u32>,
     lists: HashMap<Vec<Option<u32>>, u32>,
 }
@@ -349,9 +391,13 @@ impl Interner {
         before: Option<CallSite>,
         call_site: CallSite,
     ) -> u32 {
-        *self.slots.entry((before, call_site)).or_insert_with(|| {
+        let key = (before, call_site);
+        *self.slots.entry(key).or_insert_with(|| {
             program.slots += 1;
-            program.slots - 1
+            let slot = program.slots - 1;
+            self.slot_keys.resize(slot as usize, None);
+            self.slot_keys.push(Some(key));
+            slot
         })
     }
 

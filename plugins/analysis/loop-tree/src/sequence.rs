@@ -210,7 +210,8 @@ pub struct SequenceBuilder {
 /// MPI program: the processes of one `MPI_COMM_WORLD`.
 #[derive(Debug, Default)]
 struct Job {
-    ranks: BTreeMap<u32, RankState>,
+    /// States by rank. A state is large, and the nodes of a map should stay small.
+    ranks: BTreeMap<u32, Box<RankState>>,
     /// MPI implementations of the ranks whose processes the trace has announced.
     known: BTreeMap<u32, Flavour>,
     /// Calls that did not end, by rank.
@@ -397,7 +398,8 @@ impl Job {
             .entry(rank)
             .or_insert_with(|| {
                 let flavour = self.known.get(&rank).copied();
-                RankState::new(rank, node, flavour.unwrap_or(Flavour::None), options)
+                let flavour = flavour.unwrap_or(Flavour::None);
+                Box::new(RankState::new(rank, node, flavour, options))
             })
             .call(call);
     }

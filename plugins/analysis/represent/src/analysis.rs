@@ -52,6 +52,25 @@ pub struct Sensitivity {
     pub representatives: usize,
 }
 
+/// Computation where the program was traced: what replays of all ranks, and of the representatives alone, have to repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Computation {
+    /// Computation of all ranks, picoseconds.
+    pub ranks: u64,
+    /// Computation of the representatives, picoseconds.
+    pub representatives: u64,
+}
+
+impl Computation {
+    /// Returns the part of all ranks' computation that no representative repeats, from 0 to 1.
+    pub fn saved(&self) -> f64 {
+        match self.ranks {
+            0 => 0.0,
+            all => all.saturating_sub(self.representatives) as f64 / all as f64,
+        }
+    }
+}
+
 /// The representatives of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
@@ -65,6 +84,8 @@ pub struct Analysis {
     pub groups: Vec<GroupAnalysis>,
     /// World ranks of the representatives, ascending.
     pub representatives: Vec<u32>,
+    /// Computation that replays repeat.
+    pub computation: Computation,
     /// Numbers of representatives for several thresholds, [`Analysis::threshold`] among them, in ascending order of thresholds.
     pub sensitivity: Vec<Sensitivity>,
     /// Least threshold with these representatives.
@@ -90,10 +111,8 @@ impl Analysis {
             found.push((group, Clustering::new(&vectors)?));
         }
         let total = |rank: u32| {
-            vector(sequences, rank)
-                .iter()
-                .map(|&t| u128::from(t))
-                .sum::<u128>()
+            let times = vector(sequences, rank).into_iter();
+            times.fold(0, u64::saturating_add)
         };
         let groups: Vec<GroupAnalysis> = (found.iter())
             .map(|(group, clustering)| {
@@ -154,6 +173,14 @@ impl Analysis {
             ranks: sequences.ranks.len(),
             threshold,
             groups,
+            computation: Computation {
+                ranks: (0..sequences.ranks.len() as u32)
+                    .map(total)
+                    .fold(0, u64::saturating_add),
+                representatives: (representatives.iter().copied())
+                    .map(total)
+                    .fold(0, u64::saturating_add),
+            },
             representatives,
             sensitivity: (thresholds.into_iter())
                 .map(|threshold| Sensitivity {
@@ -183,23 +210,25 @@ impl Analysis {
 
 /// Returns the reason for which every rank represents itself; `None` if some rank represents another.
 fn saving_note(groups: &[GroupAnalysis], ranks: usize, representatives: usize) -> Option<String> {
+    // Without representatives the method still needs one node of the target alone.
+    let left = "each needs a replay of its own, still on one node of the target alone";
     if ranks == 1 {
-        return Some("the program has one rank, which represents itself; nothing is saved".into());
+        return Some("the program has one rank, which represents itself".into());
     }
     if representatives < ranks {
         return None;
     }
     if groups.len() == ranks {
-        return Some(
-            "no two ranks make the same calls in the same order; every rank represents itself, and nothing is saved".into(),
-        );
+        return Some(format!(
+            "no two ranks make the same calls in the same order: every rank represents itself, and {left}"
+        ));
     }
     let together: Vec<String> = (groups.iter())
         .filter(|group| group.ranks.len() > 1)
         .map(|group| ranks_text(&group.ranks))
         .collect();
     Some(format!(
-        "the ranks that make the same calls ({}) compute for times that differ by more than the threshold; every rank represents itself, and nothing is saved",
+        "the ranks that make the same calls ({}) compute for times that differ by more than the threshold: every rank represents itself, and {left}; a higher --threshold saves replays",
         together.join("; ")
     ))
 }

@@ -24,7 +24,7 @@ pub use assignment::{Replay, assign_replays};
 pub use cluster::{Cluster, Clustering, Merge};
 pub use group::{Group, groups};
 pub use html::TITLE;
-pub use replay_prediction::ReplayPrediction;
+pub use replay_prediction::{ReplayPrediction, Scaling, WithoutReplay};
 
 use nodescope_hypercall::Function;
 
@@ -66,6 +66,14 @@ pub enum RepresentError {
         representative: u32,
         /// Ranks of the representative's cluster, as text.
         ranks: String,
+    },
+    /// Replays where the program was traced, without one of a rank whose replay on the target is used.
+    #[error(
+        "there are replays where the program was traced, but none of rank {rank}, whose replay on the target is used; replay its recording there, too"
+    )]
+    NotReplayedWhereTraced {
+        /// World rank whose replay is used.
+        rank: u32,
     },
     /// A replay whose calls differ from the rank's calls in the trace.
     #[error(

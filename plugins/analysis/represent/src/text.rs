@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use nodescope_config::quantity::Time;
+use nodescope_predict::Speed;
 
 use crate::analysis::Analysis;
 use crate::ranks_text;
-use crate::replay_prediction::ReplayPrediction;
+use crate::replay_prediction::{ReplayPrediction, Scaling};
 
 /// Largest number of ranks whose times are reported one by one.
 const RANKS: usize = 64;
@@ -39,6 +40,14 @@ impl Analysis {
             self.ranks,
             percent(self.threshold),
             ranks_text(&self.representatives)
+        )?;
+        let time = |picoseconds: u64| Time(picoseconds).rounded(3);
+        writeln!(
+            out,
+            "Their computation is {} of {} where traced: representatives save {} of the replayed time",
+            time(self.computation.representatives),
+            time(self.computation.ranks),
+            percent(self.computation.saved())
         )?;
         let below = match self.same_below {
             Some(below) => format!("to just below {}", percent(below)),
@@ -103,9 +112,10 @@ impl ReplayPrediction {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         out.push_str(&self.prediction.text());
         let time = |picoseconds: u64| Time(picoseconds).rounded(3);
+        self.write_methods(out)?;
         writeln!(
             out,
-            "\nTimes of ranks. Computation: of the rank where traced, and of its representative on the target"
+            "\nTimes of ranks. Computation: of the rank where traced, and here on the target"
         )?;
         writeln!(
             out,
@@ -131,6 +141,56 @@ impl ReplayPrediction {
                 out,
                 "  ... {} more; --json has all",
                 self.assignments.len() - RANKS
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Writes the time from replays beside that without replays, and what either leaves out.
+    fn write_methods(&self, out: &mut String) -> std::fmt::Result {
+        let time = |picoseconds: u64| Time(picoseconds).rounded(3);
+        let of = &self.prediction;
+        let (what, from_replays) = match of.section {
+            Some(section) => ("the section", section.time),
+            None => ("the program", of.outcome.time),
+        };
+        let corrected = (self.assignments.iter()).any(|a| a.replayed_where_traced.is_some());
+        writeln!(out, "\nMethods, for {what}")?;
+        writeln!(
+            out,
+            "  {:>11}          replays on the target{}",
+            time(from_replays),
+            if corrected {
+                ", and what the trace has beyond replays where traced"
+            } else {
+                ""
+            }
+        )?;
+        if let Some(other) = &self.without_replay {
+            let alone = other.section.map_or(other.time, |section| section.time);
+            let difference = 100.0 * (alone as f64 / from_replays.max(1) as f64 - 1.0);
+            let speed = match other.speed {
+                Speed::Factor(factor) => format!("{}", (factor * 1e4).round() / 1e4),
+                Speed::Cpi { cpi, .. } => format!("a CPI of {cpi}"),
+            };
+            writeln!(
+                out,
+                "  {:>11} {difference:>+6.1} %  no replay: the traced computation, with {} ({speed})",
+                time(alone),
+                match other.scaling {
+                    Scaling::ClusterFile => "the cluster file's speed of nodes",
+                    Scaling::Clocks => "the ratio of the clocks",
+                }
+            )?;
+            writeln!(
+                out,
+                "  The second takes caches and memory to be as fast, in cycles, as where traced"
+            )?;
+        }
+        if !corrected {
+            writeln!(
+                out,
+                "  A replay has no messages, and lacks the kernel's work on them between calls: the first may be too short.\n  --source-replay, with replays where the program was traced, adds this work"
             )?;
         }
         Ok(())

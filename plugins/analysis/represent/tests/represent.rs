@@ -5,7 +5,9 @@ use std::path::Path;
 use nodescope_loop_tree::build::ProgramBuilder;
 use nodescope_loop_tree::{CollectiveKind, PeerRef, Sequence, Sequences};
 use nodescope_predict::{Cluster, Request};
-use nodescope_represent::{Analysis, Replay, ReplayPrediction, RepresentError, assign_replays};
+use nodescope_represent::{
+    Analysis, Replay, ReplayPrediction, RepresentError, Scaling, assign_replays,
+};
 
 /// Returns a program that repeats a burst, a message round a ring, and an all-reduce three times; `bursts` has each rank's burst,
 /// picoseconds.
@@ -113,7 +115,7 @@ fn each_rank_gets_the_vector_of_its_representative() {
     let mut sequences = ring(&BURSTS);
     let analysis = Analysis::new(&sequences, 0.05).unwrap();
     let replays = [replayed(&sequences, 1, 3), replayed(&sequences, 2, 2)];
-    let assignments = assign_replays(&mut sequences, &analysis, &replays).unwrap();
+    let assignments = assign_replays(&mut sequences, &analysis, &replays, &[]).unwrap();
     let from: Vec<u32> = assignments
         .iter()
         .map(|assignment| assignment.from)
@@ -141,10 +143,127 @@ fn each_rank_gets_the_vector_of_its_representative() {
     );
     let text = whole.text();
     assert!(text.contains("represented by"), "{text}");
+    assert!(text.contains("lacks the kernel's work"), "{text}");
     let json: serde_json::Value = serde_json::from_str(&whole.json()).unwrap();
     assert_eq!(json["given"][4]["from"], 1);
     assert_eq!(json["prediction"]["outcome"]["time"], 18_000_000);
     assert!(json["prediction"]["efficiencies"]["load_balance"].is_f64());
+}
+
+/// Returns the time of a ring on an ideal network: three bursts of the slowest rank.
+fn predicted(
+    sequences: &Sequences,
+    assignments: Vec<nodescope_represent::assignment::Assignment>,
+) -> ReplayPrediction {
+    let text =
+        "name = \"t\"\n[nodes]\ncores = 1\n[network]\nlatency = \"1 us\"\nbandwidth = \"1 GB/s\"\n";
+    let request = Request {
+        replicas: 0,
+        ..Request::default()
+    };
+    ReplayPrediction::new(sequences, assignments, &cluster(text), &request).unwrap()
+}
+
+#[test]
+fn what_replays_lack_is_added_from_replays_where_traced() {
+    let alike = ring(&[1_000_000, 1_020_000]);
+    let analysis = Analysis::new(&alike, 0.05).unwrap();
+    let from = analysis.representatives[0];
+    // Alone, the representative computes for a tenth less than in the trace, and the target is twice as fast.
+    let alone = |tenths: u64| {
+        let mut replay = replayed(&alike, from, tenths);
+        for entry in &mut replay.sequence.entries {
+            entry.burst.time /= 10;
+        }
+        replay
+    };
+    let mut half = alone(9);
+    for entry in &mut half.sequence.entries {
+        entry.burst.time /= 2;
+    }
+    let mut plain = alike.clone();
+    let without = assign_replays(&mut plain, &analysis, &[half.clone()], &[]).unwrap();
+    assert_eq!(without[0].replayed_where_traced, None);
+    assert_eq!(
+        predicted(&plain, without).prediction.outcome.time,
+        1_350_000
+    );
+    let mut whole = alike.clone();
+    let with = assign_replays(&mut whole, &analysis, &[half.clone()], &[alone(9)]).unwrap();
+    assert_eq!(
+        (with[0].replayed, with[0].replayed_where_traced),
+        (1_350_000, Some(2_700_000))
+    );
+    // Each rank computes for half of its own traced time, so that the slower rank decides.
+    assert_eq!(
+        (with[0].computation, with[1].computation),
+        (1_500_000, 1_530_000)
+    );
+    let whole = predicted(&whole, with);
+    assert_eq!(whole.prediction.outcome.time, 1_530_000);
+    assert!(!whole.text().contains("lacks the kernel's work"));
+    // A replay of the other rank is of no use.
+    let mut other = alone(9);
+    other.rank = 1 - from;
+    let error = assign_replays(&mut alike.clone(), &analysis, &[half], &[other]).unwrap_err();
+    assert_eq!(error, RepresentError::NotReplayedWhereTraced { rank: from });
+}
+
+#[test]
+fn a_prediction_without_replays_stands_beside() {
+    let mut sequences = ring(&BURSTS);
+    let traced = nodescope_loop_tree::Program::new(&sequences);
+    let analysis = Analysis::new(&sequences, 0.05).unwrap();
+    let replays = [replayed(&sequences, 1, 3), replayed(&sequences, 2, 3)];
+    let assignments = assign_replays(&mut sequences, &analysis, &replays, &[]).unwrap();
+    let mut whole = predicted(&sequences, assignments);
+    let cluster = whole.prediction.cluster.clone();
+    whole.compare(&traced, &cluster, None, &[]).unwrap();
+    assert_eq!(whole.without_replay, None);
+    // The clock of the target is a quarter of the traced one, and bursts take three times as long: memory does not slow down as much.
+    whole.compare(&traced, &cluster, Some(0.25), &[]).unwrap();
+    let other = whole.without_replay.unwrap();
+    assert_eq!((other.scaling, other.time), (Scaling::Clocks, 24_000_000));
+    let text = whole.text();
+    assert!(
+        text.contains(
+            "+33.3 %  no replay: the traced computation, with the ratio of the clocks (0.25)"
+        ),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&whole.json()).unwrap();
+    assert_eq!(json["without_replay"]["scaling"], "clocks");
+    // The cluster file's speed comes before the clocks.
+    let mut stated = cluster;
+    stated.speed = nodescope_predict::Speed::Factor(0.5);
+    whole.compare(&traced, &stated, Some(0.25), &[]).unwrap();
+    let other = whole.without_replay.unwrap();
+    assert_eq!(
+        (other.scaling, other.time),
+        (Scaling::ClusterFile, 12_000_000)
+    );
+}
+
+#[test]
+fn the_replayed_time_that_representatives_save_is_told() {
+    let analysis =
+        Analysis::new(&ring(&[1_000_000, 1_000_000, 4_000_000, 2_000_000]), 0.05).unwrap();
+    // Ranks 0, 2 and 3 compute for 21 us of 24 us.
+    assert_eq!(analysis.representatives, [0, 2, 3]);
+    assert_eq!(
+        (
+            analysis.computation.representatives,
+            analysis.computation.ranks
+        ),
+        (21_000_000, 24_000_000)
+    );
+    let text = analysis.text();
+    assert!(
+        text.contains(
+            "21.000 us of 24.000 us where traced: representatives save 12.5 % of the replayed time"
+        ),
+        "{text}"
+    );
 }
 
 #[test]
@@ -156,7 +275,7 @@ fn another_rank_of_the_cluster_may_stand_in() {
         replayed(&sequences, 3, 1),
         replayed(&sequences, 5, 1),
     ];
-    let assignments = assign_replays(&mut sequences, &analysis, &replays).unwrap();
+    let assignments = assign_replays(&mut sequences, &analysis, &replays, &[]).unwrap();
     let from: Vec<u32> = assignments
         .iter()
         .map(|assignment| assignment.from)
@@ -170,7 +289,7 @@ fn replays_that_do_not_fit_are_named() {
     let mut sequences = ring(&BURSTS);
     let analysis = Analysis::new(&sequences, 0.05).unwrap();
     let one = [replayed(&sequences, 2, 1)];
-    let error = assign_replays(&mut sequences, &analysis, &one).unwrap_err();
+    let error = assign_replays(&mut sequences, &analysis, &one, &[]).unwrap_err();
     assert_eq!(
         error,
         RepresentError::NotReplayed {
@@ -180,7 +299,7 @@ fn replays_that_do_not_fit_are_named() {
     );
     let mut other = replayed(&sequences, 2, 1);
     other.sequence.entries.remove(2);
-    let error = assign_replays(&mut sequences, &analysis, &[other])
+    let error = assign_replays(&mut sequences, &analysis, &[other], &[])
         .unwrap_err()
         .to_string();
     assert!(
@@ -189,21 +308,21 @@ fn replays_that_do_not_fit_are_named() {
     );
     let mut cut = replayed(&sequences, 2, 1);
     cut.sequence.entries.pop();
-    let error = assign_replays(&mut sequences, &analysis, &[cut])
+    let error = assign_replays(&mut sequences, &analysis, &[cut], &[])
         .unwrap_err()
         .to_string();
     assert!(error.contains("is missing in the replay"), "{error}");
     let mut beyond = replayed(&sequences, 2, 1);
     beyond.rank = 9;
-    let error = assign_replays(&mut sequences, &analysis, &[beyond]).unwrap_err();
+    let error = assign_replays(&mut sequences, &analysis, &[beyond], &[]).unwrap_err();
     assert_eq!(error, RepresentError::NoSuchRank { rank: 9, world: 6 });
     let twice = [replayed(&sequences, 1, 1), replayed(&sequences, 1, 1)];
-    let error = assign_replays(&mut sequences, &analysis, &twice).unwrap_err();
+    let error = assign_replays(&mut sequences, &analysis, &twice, &[]).unwrap_err();
     assert_eq!(error, RepresentError::ReplayedTwice { rank: 1 });
 }
 
 #[test]
-fn programs_in_which_nothing_is_saved_are_told_why() {
+fn programs_in_which_no_replay_is_saved_are_told_why() {
     let one = Analysis::new(&ring(&[7]), 0.05).unwrap();
     assert!(one.notes[0].contains("one rank"), "{:?}", one.notes);
     let apart = Analysis::new(&ring(&[1_000_000, 2_000_000]), 0.05).unwrap();

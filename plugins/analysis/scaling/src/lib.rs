@@ -21,6 +21,6 @@ mod work;
 pub use analysis::{Analysis, AnalysisError, Series, Spread};
 pub use html::Figure;
 pub use plan::{Plan, PlanError, PlanRequest};
-pub use point::{Host, Point, PointError};
+pub use point::{Host, Point, PointError, Section};
 pub use read::{ReadError, read};
 pub use work::Work;

@@ -9,8 +9,11 @@
 //! where a >= 0 is the cost of synchronizing a node for a second of virtual time, and b >= 0 is the cost of a modelled instruction. The
 //! fit minimizes the squares of relative errors, so that short runs count as much as long ones. Runs of a single node are left out, since
 //! a single node has no other to be synchronized with. Runs with equal numbers of ranks on each node hardly distinguish a from b. The
-//! plan therefore has a second estimate, in which each instruction costs as much as in the run with most nodes. Memory is fitted as a
-//! straight line over the number of nodes, by least squares.
+//! plan therefore has a second estimate, in which each instruction costs as much as in the run with most nodes. Boot and power-off cost
+//! a time for each node, as in the run with most nodes.
+//!
+//! Memory is fitted as a straight line over the number of nodes, by least squares. Nodes that are made of one that has booted share the
+//! pages that they do not write, so that runs of both kinds of boot are not on one line: only runs of the planned kind count.
 
 use std::str::FromStr;
 
@@ -24,6 +27,8 @@ use crate::point::{Cost, Host, Point};
 const SECOND_PS: f64 = 1e12;
 /// An hour in seconds.
 pub(crate) const HOUR: f64 = 3600.0;
+/// Number of nodes from which a cluster boots one node for all by default (`vmm/study/STUDY.md`, `cluster.boot`).
+const BOOTS_ONCE_FROM: u32 = 8;
 /// Largest number of nodes or cores in a request.
 const MOST: u32 = 1 << 20;
 
@@ -102,6 +107,15 @@ pub struct Plan {
     pub request: PlanRequest,
     /// Costs of the job outside its window, and of the window; without a phase that the largest run lacks.
     pub phases: Vec<PhasePlan>,
+    /// True if all nodes are made of one that has booted, as the run with most nodes did, or as is the default for so many nodes.
+    #[serde(default)]
+    pub boots_once: bool,
+    /// Processor time of the boot of all nodes and of their power-off, seconds of a host core.
+    #[serde(default)]
+    pub ends_cpu_seconds: f64,
+    /// Sentences about figures that are limits only, or less exact than possible.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Host memory for each node, bytes: the slope of the fit.
     pub memory_per_node_bytes: f64,
     /// Host memory that does not depend on the number of nodes, bytes, for each host.
@@ -114,9 +128,9 @@ pub struct Plan {
     pub nodes_per_host: u32,
     /// Number of hosts whose memory suffices for the cluster.
     pub hosts: u32,
-    /// Processor time of all [`Plan::phases`] by the fit, in hours of one host core.
+    /// Processor time of the whole run by the fit, in hours of one host core: [`Plan::phases`] and [`Plan::ends_cpu_seconds`].
     pub core_hours: f64,
-    /// Processor time of all [`Plan::phases`] if each instruction costs as much as in the run with most nodes, in hours of one host core.
+    /// Processor time of the whole run if each instruction costs as much as in the run with most nodes, in hours of one host core.
     pub core_hours_by_instruction: f64,
     /// Elapsed hours if all cores of [`Plan::hosts`] hosts are always busy: for `core_hours`, and for `core_hours_by_instruction`.
     pub hours: [f64; 2],
@@ -218,19 +232,88 @@ fn fit(costs: &[Cost]) -> (f64, f64, f64) {
     (best.0, best.1, error(best))
 }
 
-/// Fits a line through points. Returns its value at 0, its slope, which is never negative, and the largest relative error.
-fn line(points: &[(f64, f64)]) -> (f64, f64, f64) {
-    let count = points.len() as f64;
-    let mean_x = points.iter().map(|p| p.0).sum::<f64>() / count;
-    let mean_y = points.iter().map(|p| p.1).sum::<f64>() / count;
-    let above: f64 = points.iter().map(|p| (p.0 - mean_x) * (p.1 - mean_y)).sum();
-    let below: f64 = points.iter().map(|p| (p.0 - mean_x).powi(2)).sum();
-    let slope = (above / below).max(0.0);
-    let base = mean_y - slope * mean_x;
-    let errors = points
-        .iter()
-        .map(|(x, y)| ((base + slope * x) / y - 1.0).abs());
-    (base, slope, errors.fold(0.0, f64::max))
+/// Straight line through points, by least squares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Line {
+    /// Value at 0, which is never negative.
+    base: f64,
+    /// Slope, which is never negative.
+    slope: f64,
+    /// Largest relative error of a point.
+    error: f64,
+}
+
+impl Line {
+    /// Fits a line through at least one point.
+    fn through(points: &[(f64, f64)]) -> Line {
+        let count = points.len() as f64;
+        let mean_x = points.iter().map(|p| p.0).sum::<f64>() / count;
+        let mean_y = points.iter().map(|p| p.1).sum::<f64>() / count;
+        let above: f64 = points.iter().map(|p| (p.0 - mean_x) * (p.1 - mean_y)).sum();
+        let below: f64 = points.iter().map(|p| (p.0 - mean_x).powi(2)).sum();
+        let slope = if below > 0.0 {
+            (above / below).max(0.0)
+        } else {
+            0.0
+        };
+        let base = mean_y - slope * mean_x;
+        if base >= 0.0 && below > 0.0 {
+            return Line {
+                base,
+                slope,
+                error: 0.0,
+            }
+            .with_error(points);
+        }
+        // A single point, or memory that grows faster than the nodes: a line through 0.
+        let squares: f64 = points.iter().map(|p| p.0 * p.0).sum();
+        let slope = points.iter().map(|p| p.0 * p.1).sum::<f64>() / squares;
+        Line {
+            base: 0.0,
+            slope,
+            error: 0.0,
+        }
+        .with_error(points)
+    }
+
+    fn with_error(self, points: &[(f64, f64)]) -> Line {
+        let errors = (points.iter()).map(|(x, y)| ((self.base + self.slope * x) / y - 1.0).abs());
+        Line {
+            error: errors.fold(0.0, f64::max),
+            ..self
+        }
+    }
+}
+
+/// Fits the memory of runs over their nodes. With a single run whose nodes were made of one, memory at the end of that is the base.
+fn memory_line(runs: &[(&Point, &Host)]) -> Line {
+    let points: Vec<(f64, f64)> = (runs.iter())
+        .map(|(point, host)| (f64::from(point.nodes), host.memory() as f64))
+        .collect();
+    if let &[(_, host)] = runs
+        && let &[(nodes, memory)] = points.as_slice()
+        && let Some(shared) = host.shared_memory()
+    {
+        let base = (shared as f64).min(memory);
+        let slope = (memory - base) / nodes;
+        return Line {
+            base,
+            slope,
+            error: 0.0,
+        };
+    }
+    Line::through(&points)
+}
+
+/// Returns the processor time of the boot of `nodes` nodes and of their power-off, seconds, by the run with most nodes of `runs`.
+fn ends(runs: &[(&Point, &Host)], nodes: u32) -> f64 {
+    let Some((_, last)) = runs.last() else {
+        return 0.0;
+    };
+    // With one boot for all, that of the single node is missing where its snapshot was found.
+    let single = runs.iter().rev().find_map(|(_, host)| host.single_boot());
+    let each = last.ends_of_node();
+    single.unwrap_or(0.0) + each * f64::from(nodes)
 }
 
 impl Series {
@@ -259,10 +342,28 @@ impl Series {
                 measured.then(|| phase_plan(phase, asked, &costs, of_last, last, request))
             })
             .collect();
-        let memory: Vec<(f64, f64)> = (runs.iter())
-            .map(|(point, host)| (f64::from(point.nodes), host.peak_memory_bytes as f64))
-            .collect();
-        let (base, slope, memory_error) = line(&memory);
+        let boots_once = last_host.booted_once()
+            || (last.nodes < BOOTS_ONCE_FROM && request.nodes >= BOOTS_ONCE_FROM);
+        let mut alike = runs.clone();
+        alike.retain(|(_, host)| host.booted_once() == boots_once);
+        let mut notes = Vec::new();
+        if alike.is_empty() {
+            notes.push(format!(
+                "from {BOOTS_ONCE_FROM} nodes on one node boots for all unless the study says otherwise, and nodes share what they do not write; in these runs each node booted, so that memory and boot are at most what the plan says; give runs with cluster.boot = \"once\""
+            ));
+            alike.clone_from(&runs);
+        }
+        if alike.iter().any(|(_, host)| host.memory_bytes.is_none()) && boots_once {
+            notes.push(
+                "the memory of runs from older host.json counts pages that nodes share once for each node, so that the plan's is too high; run them again".to_owned(),
+            );
+        }
+        let Line {
+            base,
+            slope,
+            error: memory_error,
+        } = memory_line(&alike);
+        let ends_cpu_seconds = ends(&alike, request.nodes);
         let room = request.host_memory_bytes as f64 - base;
         if room < slope {
             return Err(PlanError::Memory {
@@ -276,13 +377,18 @@ impl Series {
             false => request.nodes,
         };
         let hosts = request.nodes.div_ceil(nodes_per_host);
-        let core_hours = phases.iter().map(|phase| phase.cpu_seconds).sum::<f64>() / HOUR;
-        let by_instruction = phases.iter().map(|phase| phase.cpu_seconds_by_instruction);
-        let core_hours_by_instruction = by_instruction.sum::<f64>() / HOUR;
+        let hours = |cost: fn(&PhasePlan) -> f64| {
+            (phases.iter().map(cost).sum::<f64>() + ends_cpu_seconds) / HOUR
+        };
+        let core_hours = hours(|phase| phase.cpu_seconds);
+        let core_hours_by_instruction = hours(|phase| phase.cpu_seconds_by_instruction);
         let cores = f64::from(hosts) * f64::from(request.host_cores);
         Ok(Plan {
             request: request.clone(),
             phases,
+            boots_once,
+            ends_cpu_seconds,
+            notes,
             memory_per_node_bytes: slope,
             memory_base_bytes: base,
             memory_error,
@@ -367,9 +473,14 @@ mod tests {
 
     #[test]
     fn a_line_is_found() {
-        let (base, slope, error) = line(&[(1.0, 150.0), (2.0, 200.0), (4.0, 300.0)]);
-        assert!((base - 100.0).abs() < 1e-9 && (slope - 50.0).abs() < 1e-9);
-        assert!(error < 1e-12);
+        let line = Line::through(&[(1.0, 150.0), (2.0, 200.0), (4.0, 300.0)]);
+        assert!((line.base - 100.0).abs() < 1e-9 && (line.slope - 50.0).abs() < 1e-9);
+        assert!(line.error < 1e-12);
+        // A line with a value below 0 at 0, and a single point.
+        let steep = Line::through(&[(1.0, 10.0), (2.0, 40.0)]);
+        assert_eq!((steep.base, steep.slope), (0.0, 18.0));
+        let single = Line::through(&[(4.0, 40.0)]);
+        assert_eq!((single.base, single.slope), (0.0, 10.0));
     }
 
     #[test]

@@ -22,6 +22,27 @@ pub struct Point {
     pub window: Option<Window>,
     /// Host times of the run; `None` if the run had no `--host-times`.
     pub host: Option<Host>,
+    /// Time between the same two calls of each run; `None` without a trace, or in an older JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub section: Option<Section>,
+}
+
+/// Time between two MPI calls of each rank, from the trace: equal work on any number of nodes if the problem is the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Section {
+    /// The calls in words, such as `MPI_Barrier:2 to MPI_Barrier:3`.
+    pub calls: String,
+    /// Time from when the first rank has passed the first call until the last rank has passed the second, picoseconds.
+    pub time_ps: u64,
+    /// Part of this time in which a window was open, picoseconds. Clocks in windows also count modelled stalls.
+    pub window_ps: u64,
+}
+
+impl Section {
+    /// Returns the part of the time in which a window was open, from 0 to 1.
+    pub fn in_windows(&self) -> f64 {
+        self.window_ps as f64 / self.time_ps.max(1) as f64
+    }
 }
 
 /// MPI calls of a whole run.
@@ -117,8 +138,11 @@ pub struct Host {
     pub cores: u32,
     /// Number of host threads that ran nodes.
     pub threads: u32,
-    /// Largest resident memory of the nodescope process, bytes.
+    /// Largest resident memory of the nodescope process, bytes. A page that several nodes share counts once for each of them.
     pub peak_memory_bytes: u64,
+    /// Largest memory at the end of a phase, bytes, in which a page that several nodes share counts once; `None` if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     /// Host times of the phases, in the order in which they began.
     pub phases: Vec<PhaseCost>,
 }
@@ -140,6 +164,9 @@ pub struct PhaseCost {
     pub wall_seconds: f64,
     /// Processor time of all host threads, seconds.
     pub cpu_seconds: f64,
+    /// Memory at the end of the phase, as in [`Host::memory_bytes`]; `None` if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
 }
 
 /// Reason for which a run's files give no point.
@@ -351,6 +378,7 @@ impl Point {
             },
             window: window.flatten(),
             host: host.map(Host::read).transpose()?,
+            section: None,
         })
     }
 }
@@ -530,6 +558,39 @@ pub struct Cost {
 }
 
 impl Host {
+    /// Returns true if all nodes were made of one that had booted (`cluster.boot = "once"`).
+    pub fn booted_once(&self) -> bool {
+        self.phases.iter().any(|phase| phase.phase == "restore")
+    }
+
+    /// Returns the largest memory of the run, bytes. Pages that nodes share count once if the run measured that, and else for each node.
+    pub fn memory(&self) -> u64 {
+        self.memory_bytes.unwrap_or(self.peak_memory_bytes)
+    }
+
+    /// Returns the memory when all nodes had just been made of one, bytes; `None` if each node booted, or if it was not measured.
+    pub(crate) fn shared_memory(&self) -> Option<u64> {
+        let restore = self.phases.iter().find(|phase| phase.phase == "restore")?;
+        restore.memory_bytes
+    }
+
+    /// Returns the processor time of the boot of the node from which all others were made, seconds; `None` if there was no such boot.
+    pub(crate) fn single_boot(&self) -> Option<f64> {
+        let restore = (self.phases.iter()).position(|phase| phase.phase == "restore")?;
+        let boots = self.phases[..restore].iter();
+        let mut boots = boots.filter(|phase| phase.phase == "boot");
+        Some(boots.next()?.cpu_seconds)
+    }
+
+    /// Returns the processor time of the boot of a node and of its power-off, seconds. A boot of one node for all is left out.
+    pub(crate) fn ends_of_node(&self) -> f64 {
+        let restore = (self.phases.iter()).position(|phase| phase.phase == "restore");
+        let own = self.phases.iter().skip(restore.unwrap_or(0));
+        let ends = own.filter(|p| matches!(p.phase.as_str(), "boot" | "restore" | "power-off"));
+        ends.map(|phase| phase.cpu_seconds / f64::from(phase.nodes.max(1)))
+            .sum()
+    }
+
     /// Sums the phases of a kind: `boot`, `job` (MPI traced, no models), `window` (with caches, warm-up included), or another name.
     pub fn cost(&self, kind: &str) -> Cost {
         // Clones of a booted node do not boot: their phases take names and start the job, and are not counted as boot.

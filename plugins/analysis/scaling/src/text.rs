@@ -104,22 +104,18 @@ impl Series {
             "window, virtual time",
             self.points.iter().map(|p| told(length(p))),
         )?;
-        match &work {
-            Some(work) => row(
-                out,
-                "faster, for equal work",
-                work.speeds.iter().map(|speed| ratio(*speed)),
-            )?,
-            None => {
-                let first = self.points.first().and_then(length);
-                let gain = |p: &Point| Some(first? as f64 / length(p)?.max(1) as f64);
-                row(
-                    out,
-                    "faster than the first",
-                    self.points.iter().map(|p| ratio(gain(p))),
-                )?;
-            }
+        let speeds = match &work {
+            Some(work) => work.speeds.clone(),
+            None => self.window_speeds(),
+        };
+        let name = match &work {
+            Some(_) => "faster, for equal work",
+            None => "faster than the first",
+        };
+        if speeds.iter().any(Option::is_some) {
+            row(out, name, speeds.into_iter().map(ratio))?;
         }
+        self.write_sections(out, work.as_ref())?;
         self.write_calls(out)?;
         self.write_cpi(out)?;
         self.write_flops(out)?;
@@ -135,14 +131,15 @@ impl Series {
         let [(by, _), ..] = work.ratios.as_slice() else {
             return Ok(());
         };
-        writeln!(
-            out,
-            "The windows did different work, so that their times do not compare: speeds are for equal work, by\n{by}."
-        )?;
         if work.grows_with_ranks {
             writeln!(
                 out,
-                "Each rank did the same work: the program scales weakly."
+                "Each rank did the same work in its window: the program scales weakly. Speeds are for equal work, by\n{by}."
+            )?;
+        } else {
+            writeln!(
+                out,
+                "The windows did different work, so that their times do not compare, and no run is said to be faster by\nthem. --from and --to compare the times between the same calls."
             )?;
         }
         if !work.triggers.is_empty() {
@@ -155,6 +152,55 @@ impl Series {
             row(out, name, ratios.iter().map(|value| ratio(*value)))?;
         }
         writeln!(out)
+    }
+
+    /// Writes the times between the same calls, and how much faster they are if their clocks are alike.
+    fn write_sections(&self, out: &mut String, work: Option<&Work>) -> std::fmt::Result {
+        let sections: Vec<_> = (self.points.iter())
+            .filter_map(|p| p.section.as_ref())
+            .collect();
+        let [first, ..] = sections.as_slice() else {
+            return Ok(());
+        };
+        writeln!(out, "\n  The same calls of each run: {}", first.calls)?;
+        if sections.iter().any(|other| other.calls != first.calls) {
+            return writeln!(
+                out,
+                "  Other runs have times between other calls, which do not compare; read all runs anew"
+            );
+        }
+        self.nodes(out)?;
+        let time = |p: &Point| Some(Time(p.section.as_ref()?.time_ps).rounded(3));
+        let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        row(
+            out,
+            "virtual time",
+            self.points.iter().map(|p| known(time(p))),
+        )?;
+        let windows = sections.iter().any(|section| section.window_ps > 0);
+        if windows {
+            let part = |p: &Point| Some(percent(p.section.as_ref()?.in_windows()));
+            row(
+                out,
+                "of it in windows",
+                self.points.iter().map(|p| known(part(p))),
+            )?;
+        }
+        let speeds = self.section_speeds();
+        if speeds.is_empty() && sections.len() > 1 {
+            writeln!(
+                out,
+                "  Clocks in windows also count modelled stalls: with other parts of the time in windows, the times do\n  not compare. --from and --to choose calls inside or outside the windows"
+            )?;
+        } else if work.is_some_and(|work| work.grows_with_ranks) {
+            writeln!(
+                out,
+                "  Of equal work for each rank: equal times are perfect weak scaling"
+            )?;
+        } else if !speeds.is_empty() {
+            row(out, "faster than the first", speeds.into_iter().map(ratio))?;
+        }
+        Ok(())
     }
 
     fn nodes(&self, out: &mut String) -> std::fmt::Result {
@@ -304,7 +350,7 @@ impl Series {
         let memory = |p: &Point| {
             p.host
                 .as_ref()
-                .map(|h| h.peak_memory_bytes as f64 / f64::from(1 << 20))
+                .map(|h| h.memory() as f64 / f64::from(1 << 20))
         };
         let cell =
             |p: &Point| memory(p).map_or_else(|| "-".to_owned(), |mib| format!("{mib:.0} MiB"));
@@ -367,6 +413,15 @@ impl Plan {
                 core_time(phase.cpu_seconds_by_instruction)
             )?;
         }
+        let boot = match self.boots_once {
+            true => "one node boots, and the others are made of it",
+            false => "each node boots",
+        };
+        writeln!(
+            out,
+            "  ends    {}: {boot}, and all power off",
+            core_time(self.ends_cpu_seconds)
+        )?;
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         writeln!(
             out,
@@ -392,6 +447,9 @@ impl Plan {
             duration(HOUR * self.hours[0].min(self.hours[1])),
             duration(HOUR * self.hours[0].max(self.hours[1]))
         )?;
+        for note in &self.notes {
+            writeln!(out, "  Note: {note}")?;
+        }
         writeln!(
             out,
             "  Extrapolated: each core executes as many instructions in a second as in the run with most nodes.\n  By instructions: each also costs what it costs there, which counts the nodes' own cost for every core"

@@ -59,6 +59,13 @@ fn stated_threads(folder: &Path) -> Option<u32> {
 
 /// Returns sequences with a note about each window, for outputs that show only notes.
 pub fn noted(mut sequences: Sequences) -> Sequences {
+    let notes = window_notes(&sequences);
+    sequences.notes.extend(notes);
+    sequences
+}
+
+/// Returns a note about each window in the traced time.
+pub fn window_notes(sequences: &Sequences) -> Vec<String> {
     let told = sequences.origin.windows.iter().map(|window| {
         format!(
             "the traced time contains {} in window {:?}: clocks there also count modelled stalls, so that bursts last longer than outside",
@@ -66,6 +73,5 @@ pub fn noted(mut sequences: Sequences) -> Sequences {
             window.name
         )
     });
-    sequences.notes.extend(told.collect::<Vec<_>>());
-    sequences
+    told.collect()
 }

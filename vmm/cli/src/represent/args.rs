@@ -108,7 +108,11 @@ pub struct Predict {
     /// Folder of the results, or the trace, of a representative's replay on the target; one for each representative.
     #[arg(long, value_name = "DIR", required = true, num_args = 1..)]
     pub replay: Vec<PathBuf>,
-    /// The file that describes the target (guide: The cluster file); the speed of its nodes is not applied.
+    /// Folder of the results, or the trace, of the same ranks' replays on the machine where the program was traced. The prediction then
+    /// adds what the trace has beyond them: above all the kernel's work on messages, which replays lack.
+    #[arg(long, value_name = "DIR", num_args = 1..)]
+    pub source_replay: Vec<PathBuf>,
+    /// The file that describes the target (guide: The cluster file); the speed of its nodes is not applied to replayed computation.
     #[arg(long, value_name = "FILE")]
     pub cluster: PathBuf,
     /// Another value of a field of the cluster file, such as `network.latency=2us`; may be given several times.

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use nodescope_hypercall::Function;
 use nodescope_scaling::PlanRequest;
+
+use crate::predict::args::call;
 
 /// `nodescope scaling`.
 #[derive(Debug, clap::Args)]
@@ -29,6 +32,13 @@ pub struct Scaling {
     /// The MPI program, from 0, where the runs have several.
     #[arg(long, value_name = "N")]
     pub program: Option<usize>,
+    /// Compare the time between the same calls of each run, from the traces: from the return of this call of each rank, such as
+    /// MPI_Allreduce:10 for its tenth ... Without --from: from MPI_Init to MPI_Finalize.
+    #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
+    pub from: Option<(Function, u64)>,
+    /// ... to the return of this call.
+    #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
+    pub to: Option<(Function, u64)>,
     /// Estimate what a larger cluster would cost the host, by a fit of runs with --host-times: nodes=224,cores=16 and, if need be,
     /// host-cores=12, host-memory="24 GiB", job=TIME and window=TIME of virtual time.
     #[arg(long, value_name = "KEY=VALUE,...")]

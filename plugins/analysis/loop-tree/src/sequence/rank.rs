@@ -42,7 +42,8 @@ pub(super) struct RankState {
     last: Option<Stamp>,
     /// Computation since the last operation.
     burst: Burst,
-    pub live: HashMap<u64, OpenRequest>,
+    /// Open requests by their serial in the trace. A rank has few at a time.
+    pub live: BTreeMap<u64, OpenRequest>,
     free: BTreeSet<u32>,
     slots: u32,
     pub prepared: HashMap<u64, Prepared>,
@@ -53,6 +54,8 @@ pub(super) struct RankState {
     /// Communicators that are made here, by an id of their own, with the trace's id of the communicator whose members each has.
     pub copies: BTreeMap<u64, u64>,
     threads: BTreeSet<ThreadId>,
+    /// Thread of the last call, which is among `threads`.
+    thread: Option<ThreadId>,
     finalized: bool,
     marks: Vec<Mark>,
     /// True if only the part between the first two marks counts.
@@ -91,7 +94,7 @@ impl RankState {
             first: None,
             last: None,
             burst: Burst::default(),
-            live: HashMap::new(),
+            live: BTreeMap::new(),
             free: BTreeSet::new(),
             slots: 0,
             prepared: HashMap::new(),
@@ -99,6 +102,7 @@ impl RankState {
             windows: HashMap::new(),
             copies: BTreeMap::new(),
             threads: BTreeSet::new(),
+            thread: None,
             finalized: false,
             marks: (options.marks.iter())
                 .map(|&(function, number)| Mark {
@@ -129,7 +133,9 @@ impl RankState {
         }
         let record = &call.record;
         self.begin = call.entry.time;
-        self.threads.insert(record.thread);
+        if self.thread.replace(record.thread) != Some(record.thread) {
+            self.threads.insert(record.thread);
+        }
         if matches!(record.function, Function::Init | Function::InitThread) {
             // The time before this call is no part of the program as MPI sees it.
             self.entries.clear();
@@ -254,7 +260,7 @@ impl RankState {
 
     /// Returns the number of a communicator on this rank, a new one at the first use; 0, which is the world, for no communicator.
     pub fn communicator(&mut self, id: u64) -> u32 {
-        if id == communicator::NONE {
+        if matches!(id, communicator::NONE | communicator::WORLD) {
             return 0;
         }
         *self.numbers.entry(id).or_insert_with(|| {
@@ -302,6 +308,9 @@ impl RankState {
 
     /// Ends the further operations of a request, and returns their numbers.
     pub fn end_others(&mut self, serial: u64) -> Vec<u32> {
+        if self.others.is_empty() {
+            return Vec::new();
+        }
         let slots = self.others.remove(&serial).unwrap_or_default();
         self.free.extend(&slots);
         slots
@@ -412,6 +421,9 @@ impl RankState {
             self.push(&end, Action::Nothing, None);
         }
         notes.append(&mut self.notes);
+        // A hundred thousand ranks have much unused room together.
+        self.entries.shrink_to_fit();
+        self.begins.shrink_to_fit();
         Finished {
             entries: self.entries,
             begins: self.begins,
