@@ -1,5 +1,6 @@
 //! Conversion of an archive's events into calls.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 
@@ -9,9 +10,11 @@ use nodescope_hypercall::{Class, Completion, Function, MpiRecord, Peer, Tag};
 use super::super::library::Handle;
 use super::super::{CALL_SITE, value};
 use super::{DONE, Definitions};
-use crate::import::Builder;
+use super::jobs::Jobs;
+use crate::error::ImportError;
+use crate::import::{Builder, CallId, Patch, function_named};
 
-/// A communicator of the new trace, with the world ranks of its members. `other` has the remote group of an intercommunicator, and is
+/// A communicator of the new trace, with the processes that are its members. `other` has the remote group of an intercommunicator, and is
 /// empty for other communicators.
 #[derive(Debug)]
 struct Group {
@@ -37,7 +40,7 @@ pub(super) struct Events<'a, 'b> {
     definitions: &'a Definitions,
     functions: HashMap<u32, Function>,
     groups: HashMap<u32, Group>,
-    /// Threads by the number of their location in the archive. The number of a process in the builder is its world rank.
+    /// Threads by the number of their location in the archive. The number of a process in the builder is its index in the archive's group.
     threads: HashMap<u64, Thread>,
     /// Index of the record of the call that began each pending request, by process and request.
     requests: HashMap<(usize, u64), Started>,
@@ -46,6 +49,11 @@ pub(super) struct Events<'a, 'b> {
     other_functions: BTreeMap<String, u64>,
     unbalanced: u64,
     last: u64,
+    jobs: Jobs,
+    /// Number of messages and roots of another job than the caller's.
+    between: Cell<u64>,
+    /// The first failure to keep a call. Callbacks of the library cannot return it.
+    failure: Option<ImportError>,
 }
 
 /// Largest sum of the members of all communicators in an archive that is imported. The import makes a record for each of these members.
@@ -54,17 +62,10 @@ const MOST_MEMBERS: u64 = 1 << 22;
 /// Index of the record of the call that began a request.
 #[derive(Clone, Copy, Debug)]
 enum Started {
-    /// The record is in the builder's call with this number.
-    Call(usize),
+    /// The record is in this call of the builder, of this function.
+    Call(CallId, Function),
     /// The record is in the call that is still open on the thread of this location, at this index.
     Open(u64, usize),
-}
-
-fn function_of(name: &str) -> Option<Function> {
-    Function::ALL
-        .iter()
-        .copied()
-        .find(|function| function.name() == name)
 }
 
 /// Returns a request's serial number from its number in an archive. An archive may use 0, which stands for no request in a trace.
@@ -80,14 +81,63 @@ impl<'a, 'b> Events<'a, 'b> {
         if definitions.resolution == 0 {
             return Err("has no clock".into());
         }
-        let lists = definitions.members.values();
-        let ranks = lists
-            .filter(|group| {
-                group.kind == value::GROUP_COMM_LOCATIONS && group.paradigm == value::PARADIGM_MPI
+        let lists = definitions.members.values().filter(|group| {
+            group.kind == value::GROUP_COMM_LOCATIONS && group.paradigm == value::PARADIGM_MPI
+        });
+        let mut lists: Vec<&Vec<u64>> = lists.map(|group| &group.list).collect();
+        lists.sort_unstable();
+        lists.dedup();
+        let ranks = match lists[..] {
+            [ranks] => ranks,
+            [] => return Err("is of no MPI program: it has no group of MPI's locations".into()),
+            // A communicator's members are indices of the group, and do not say of which.
+            _ => {
+                return Err(format!(
+                    "has {} groups of MPI's locations, and OTF2 allows one",
+                    lists.len()
+                ));
+            }
+        };
+        // Many communicators may share one group, so that a small archive could cause huge lists.
+        let sizes = definitions.comms.values().flat_map(|comm| {
+            let groups = [Some(comm.group), comm.other].into_iter().flatten();
+            groups.filter_map(|group| definitions.members.get(&group))
+        });
+        let all: u64 = sizes.map(|group| group.list.len() as u64).sum();
+        if all > MOST_MEMBERS {
+            return Err(format!(
+                "has communicators of {all} members in all; {MOST_MEMBERS} can be imported"
+            ));
+        }
+        let positions: HashMap<u64, u32> = ranks.iter().copied().zip(0..).collect();
+        let members = |group: u32| -> Vec<u32> {
+            let Some(group) = definitions.members.get(&group) else {
+                return Vec::new();
+            };
+            let global = group.flags & value::GROUP_FLAG_GLOBAL != 0;
+            let list = group.list.iter();
+            list.filter_map(|&member| match global {
+                true => positions.get(&member).copied(),
+                false => u32::try_from(member)
+                    .ok()
+                    .filter(|&at| (at as usize) < ranks.len()),
             })
-            .map(|group| &group.list)
-            .max_by_key(|list| list.len());
-        let ranks = ranks.ok_or("is of no MPI program: it has no group of MPI's locations")?;
+            .collect()
+        };
+        let sides: BTreeMap<u32, (Vec<u32>, Vec<u32>)> = definitions
+            .comms
+            .iter()
+            .map(|(&number, comm)| {
+                let other = comm.other.map(members).unwrap_or_default();
+                (number, (members(comm.group), other))
+            })
+            .collect();
+        let own: Vec<&[u32]> = sides
+            .values()
+            .filter(|(_, other)| other.is_empty())
+            .map(|(one, _)| &one[..])
+            .collect();
+        let jobs = Jobs::of(ranks.len(), &own);
         // Nodes of the trace are the innermost nodes of the system tree that contain processes.
         let mut nodes: BTreeMap<u32, u32> = BTreeMap::new();
         let mut threads = HashMap::new();
@@ -115,7 +165,8 @@ impl<'a, 'b> Events<'a, 'b> {
             if node == next {
                 builder.nodes.push(host.clone());
             }
-            let process = builder.process(rank, node, &host);
+            let (job, in_job) = jobs.place(rank);
+            let process = builder.process(job, in_job, node, &host);
             by_group.insert(*group, process);
             let thread = Thread {
                 process,
@@ -137,56 +188,30 @@ impl<'a, 'b> Events<'a, 'b> {
             }
         }
         let mut groups = HashMap::new();
-        let mut world = false;
-        // Many communicators may share one group, so that a small archive could cause huge lists.
-        let sizes = definitions.comms.values().flat_map(|comm| {
-            let groups = [Some(comm.group), comm.other].into_iter().flatten();
-            groups.filter_map(|group| definitions.members.get(&group))
-        });
-        let all: u64 = sizes.map(|group| group.list.len() as u64).sum();
-        if all > MOST_MEMBERS {
-            return Err(format!(
-                "has communicators of {all} members in all; {MOST_MEMBERS} can be imported"
-            ));
-        }
+        let mut worlds = vec![false; jobs.count()];
         for (&number, comm) in &definitions.comms {
-            let members = |group: u32| -> Vec<u32> {
-                let Some(group) = definitions.members.get(&group) else {
-                    return Vec::new();
-                };
-                let global = group.flags & value::GROUP_FLAG_GLOBAL != 0;
-                let list = group.list.iter();
-                list.filter_map(|&member| match global {
-                    true => ranks.iter().position(|&location| location == member),
-                    false => usize::try_from(member).ok().filter(|&at| at < ranks.len()),
-                })
-                .filter_map(|rank| u32::try_from(rank).ok())
-                .collect()
-            };
             let kind = definitions.members.get(&comm.group).map(|group| group.kind);
-            let one = members(comm.group);
-            let all = one.len() == ranks.len() && one.iter().zip(0..).all(|(&a, b)| a == b);
-            let id = match kind {
-                Some(value::GROUP_COMM_SELF) => communicator::SELF,
-                _ if all && !world => {
-                    world = true;
+            let (members, other) = sides.get(&number).cloned().unwrap_or_default();
+            let job = jobs.of_world(&members).filter(|_| other.is_empty());
+            let id = match (kind, job) {
+                (Some(value::GROUP_COMM_SELF), _) => communicator::SELF,
+                (_, Some(job)) if !std::mem::replace(&mut worlds[job as usize], true) => {
                     communicator::WORLD
                 }
                 _ => 1 << 63 | u64::from(number),
             };
-            let group = Group {
-                id,
-                other: comm.other.map(members).unwrap_or_default(),
-                members: one,
-            };
+            let group = Group { id, members, other };
             groups.insert(number, group);
         }
         let mut events = Events {
+            jobs,
+            failure: None,
+            between: Cell::new(0),
             functions: definitions
                 .regions
                 .iter()
                 .filter_map(|(&region, string)| {
-                    Some((region, function_of(definitions.strings.get(string)?)?))
+                    Some((region, function_named(definitions.strings.get(string)?)?))
                 })
                 .collect(),
             builder,
@@ -213,7 +238,15 @@ impl<'a, 'b> Events<'a, 'b> {
             if matches!(group.id, communicator::WORLD | communicator::SELF) {
                 continue;
             }
-            let peers = |list: &[u32]| list.iter().map(|&rank| Peer::Rank(rank)).collect();
+            // Members of another job are outside of the caller's.
+            let peers = |list: &[u32], own: u32| {
+                let (job, _) = self.jobs.place(own);
+                let peer = |&process: &u32| match self.jobs.place(process) {
+                    (of, rank) if of == job => Peer::Rank(rank),
+                    _ => Peer::Outside,
+                };
+                list.iter().map(peer).collect()
+            };
             let function = match group.other.is_empty() {
                 true => Function::CommCreateGroup,
                 false => Function::IntercommCreate,
@@ -227,10 +260,13 @@ impl<'a, 'b> Events<'a, 'b> {
                     record.communicator = communicator::WORLD;
                     record.new_communicator = group.id;
                     if position == 0 {
-                        record.members = peers(one);
-                        record.remote_members = peers(other);
+                        record.members = peers(one, rank);
+                        record.remote_members = peers(other, rank);
                     }
-                    self.builder.call(rank as usize, record, (0, 0), (0, 0));
+                    let added = self.builder.call(rank as usize, record, (0, 0), (0, 0));
+                    if let Err(error) = added {
+                        self.failure.get_or_insert(error);
+                    }
                 }
             }
         }
@@ -313,16 +349,21 @@ impl<'a, 'b> Events<'a, 'b> {
         end: u64,
     ) {
         for (position, record) in records.into_iter().enumerate() {
-            let request = record.request;
+            let (request, function) = (record.request, record.function);
             let from = if position == 0 { begin } else { end };
-            let number = self.builder.count();
+            let call = match self.builder.call(process, record, (from, end), (0, 0)) {
+                Ok(call) => call,
+                Err(error) => {
+                    self.failure.get_or_insert(error);
+                    return;
+                }
+            };
             if request != 0
                 && let Some(started) = self.requests.get_mut(&(process, request))
                 && matches!(started, Started::Open(at, _) if *at == location)
             {
-                *started = Started::Call(number);
+                *started = Started::Call(call, function);
             }
-            self.builder.call(process, record, (from, end), (0, 0));
         }
     }
 
@@ -346,6 +387,7 @@ impl<'a, 'b> Events<'a, 'b> {
             .get(&location)
             .map(|thread| thread.process as u32);
         if group.id == communicator::SELF {
+            let own = own.map(|own| self.jobs.place(own).1);
             return (own.map_or(Peer::Outside, Peer::Rank), group.id);
         }
         // In an intercommunicator, the peer is in the other group.
@@ -354,8 +396,15 @@ impl<'a, 'b> Events<'a, 'b> {
             true => &group.other,
             false => &group.members,
         };
-        let peer = list.get(rank as usize).copied();
-        (peer.map_or(Peer::Outside, Peer::Rank), group.id)
+        let Some(&peer) = list.get(rank as usize) else {
+            return (Peer::Outside, group.id);
+        };
+        let (job, rank) = self.jobs.place(peer);
+        if own.is_some_and(|own| self.jobs.place(own).0 != job) {
+            self.between.set(self.between.get() + 1);
+            return (Peer::Outside, group.id);
+        }
+        (Peer::Rank(rank), group.id)
     }
 
     /// Returns the record for an operation that the thread's call starts: the call's own record, or a further one if the call has already
@@ -387,21 +436,21 @@ impl<'a, 'b> Events<'a, 'b> {
         Some(record)
     }
 
-    /// Ends a request in a thread's call; `patch` completes the record of the call that began the request.
+    /// Ends a request in a thread's call; `patch` completes the record of the call that began the request, whose function it is given.
     fn complete(
         &mut self,
         location: u64,
         request: u64,
         completion: Completion,
-        patch: impl FnOnce(&mut MpiRecord),
+        patch: impl FnOnce(Function) -> Option<Patch>,
     ) {
         let Some(thread) = self.threads.get_mut(&location) else {
             return;
         };
         match self.requests.remove(&(thread.process, request)) {
-            Some(Started::Call(number)) => {
-                if let Some(record) = self.builder.started(number) {
-                    patch(record);
+            Some(Started::Call(call, function)) => {
+                if let Some(patch) = patch(function) {
+                    self.builder.patch(call, patch);
                 }
             }
             Some(Started::Open(at, position)) => {
@@ -409,8 +458,10 @@ impl<'a, 'b> Events<'a, 'b> {
                     .threads
                     .get_mut(&at)
                     .and_then(|thread| thread.call.as_mut());
-                if let Some(record) = call.and_then(|(_, records)| records.get_mut(position)) {
-                    patch(record);
+                if let Some(record) = call.and_then(|(_, records)| records.get_mut(position))
+                    && let Some(patch) = patch(record.function)
+                {
+                    patch.apply(record);
                 }
             }
             None => self.unknown_requests += 1,
@@ -427,7 +478,10 @@ impl<'a, 'b> Events<'a, 'b> {
     }
 
     /// Returns notes for the user, after the last event.
-    pub(super) fn finish(self) -> Result<Vec<String>, String> {
+    pub(super) fn finish(self) -> Result<Vec<String>, ImportError> {
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
         let mut notes = vec![
             "archives do not say which call makes which communicator: they are made at the beginning here".into(),
         ];
@@ -436,6 +490,10 @@ impl<'a, 'b> Events<'a, 'b> {
                 notes.push(format!("{count} {what}"));
             }
         };
+        note(
+            self.between.get(),
+            "messages between jobs are left out",
+        );
         note(
             self.outside,
             "messages or collectives outside of an MPI call are left out",
@@ -452,6 +510,12 @@ impl<'a, 'b> Events<'a, 'b> {
         );
         for (function, count) in &self.other_functions {
             note(*count, &format!("calls of {function} are left out"));
+        }
+        if self.jobs.count() > 1 {
+            notes.push(format!(
+                "the archive holds {} MPI jobs, which are kept apart: no communicator has processes of two; commands that take one want --program N",
+                self.jobs.count()
+            ));
         }
         Ok(notes)
     }
@@ -515,7 +579,7 @@ event_callbacks! {
         }
     }
     on_isend_complete(events, location, _time, request: u64) {
-        events.complete(location, serial(request), Completion::default(), |_| {});
+        events.complete(location, serial(request), Completion::default(), |_| None);
     }
     on_irecv_request(events, location, _time, request: u64) {
         events.start(location, serial(request), Function::Irecv);
@@ -541,14 +605,18 @@ event_callbacks! {
             tag: Tag::Value(tag),
             ..Completion::default()
         };
-        events.complete(location, serial(request), completion, |record| {
-            (record.source, record.communicator) = (peer, id);
-            (record.receive_tag, record.receive_bytes) = (Tag::Value(tag), bytes);
+        events.complete(location, serial(request), completion, |_| {
+            Some(Patch::Posted {
+                source: peer,
+                tag: Tag::Value(tag),
+                bytes,
+                communicator: id,
+            })
         });
     }
     on_cancelled(events, location, _time, request: u64) {
         let completion = Completion { cancelled: true, ..Completion::default() };
-        events.complete(location, serial(request), completion, |_| {});
+        events.complete(location, serial(request), completion, |_| None);
     }
     on_collective_end(events, location, _time, _operation: u8, comm: u32, root: u32, sent: u64, received: u64) {
         let (peer, id) = events.root(location, comm, root);
@@ -562,21 +630,23 @@ event_callbacks! {
     }
     on_collective_complete(events, location, _time, operation: u8, comm: u32, root: u32, sent: u64, received: u64, request: u64) {
         let (peer, id) = events.root(location, comm, root);
-        events.complete(location, serial(request), Completion::default(), |record| {
+        events.complete(location, serial(request), Completion::default(), |function| {
             // The operation was persistent, and its start does not say which function it is.
-            let blocking = record.function.blocking();
-            if super::super::operation(blocking) != Some(operation) {
-                record.function = Function::ALL
-                    .iter()
-                    .copied()
-                    .find(|function| {
-                        function.class() == Class::StartCollective
-                            && super::super::operation(*function) == Some(operation)
-                    })
-                    .unwrap_or(record.function);
-            }
-            (record.root, record.communicator) = (peer, id);
-            (record.send_bytes, record.receive_bytes) = (sent, received);
+            let known = super::super::operation(function.blocking()) == Some(operation);
+            let of_operation = |candidate: &Function| {
+                candidate.class() == Class::StartCollective
+                    && super::super::operation(*candidate) == Some(operation)
+            };
+            let function = match known {
+                true => function,
+                false => Function::ALL.iter().copied().find(of_operation).unwrap_or(function),
+            };
+            Some(Patch::Collective {
+                function,
+                root: peer,
+                communicator: id,
+                bytes: (sent, received),
+            })
         });
     }
 }
@@ -590,7 +660,7 @@ impl Events<'_, '_> {
                 let own = self
                     .threads
                     .get(&location)
-                    .map(|thread| thread.process as u32);
+                    .map(|thread| self.jobs.place(thread.process as u32).1);
                 (
                     own.map_or(Peer::None, Peer::Rank),
                     self.peer(location, comm, 0).1,
