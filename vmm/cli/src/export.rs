@@ -19,7 +19,7 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
     if args.program.is_some() && !args.format.iter().any(takes_one) {
         return Err(Failure::new(
             Exit::Study,
-            "--program is for the formats that hold one MPI program, simgrid and dimemas; the other formats hold all programs".to_owned(),
+            "--program is for the formats that hold one MPI program, simgrid, dimemas and goal; the other formats hold all programs".to_owned(),
         ));
     }
     let (trace, network) = source(&args.results)?;
@@ -177,6 +177,7 @@ impl From<args::ExportFormat> for Format {
             args::ExportFormat::Simgrid => Format::Simgrid,
             args::ExportFormat::Paraver => Format::Paraver,
             args::ExportFormat::Dimemas => Format::Dimemas,
+            args::ExportFormat::Goal => Format::Goal,
             args::ExportFormat::Csv => Format::Csv,
         }
     }

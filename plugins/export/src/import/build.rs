@@ -272,7 +272,10 @@ impl Builder {
 
     /// Returns the number of ranks of each job.
     fn job_sizes(&self) -> Vec<u32> {
-        let jobs = self.processes.iter().map(|process| process.job as usize + 1);
+        let jobs = self
+            .processes
+            .iter()
+            .map(|process| process.job as usize + 1);
         let mut sizes = vec![0; jobs.max().unwrap_or(1)];
         for process in &self.processes {
             sizes[process.job as usize] += 1;

@@ -143,7 +143,10 @@ impl Reader<'_> {
         })?;
         self.counts.branched += u64::from(ordered.branched);
         let first = graph.operations.first().map_or(0, |first| first.cpu);
-        let several = graph.operations.iter().any(|operation| operation.cpu != first);
+        let several = graph
+            .operations
+            .iter()
+            .any(|operation| operation.cpu != first);
         self.counts.several_cpus += u64::from(several);
         let mut rank = Rank {
             rank: graph.rank,
@@ -204,7 +207,11 @@ impl Reader<'_> {
                 })?;
             }
             What::Send { bytes, to, tag } => {
-                let function = if waits { Function::Send } else { Function::Isend };
+                let function = if waits {
+                    Function::Send
+                } else {
+                    Function::Isend
+                };
                 let mut record = self.builder.record(rank.process, function);
                 record.communicator = communicator::WORLD;
                 record.destination = Peer::Rank(to);
@@ -215,7 +222,11 @@ impl Reader<'_> {
                 self.started(rank, record, at, (!waits).then_some(None))?;
             }
             What::Receive { bytes, from, tag } => {
-                let function = if waits { Function::Recv } else { Function::Irecv };
+                let function = if waits {
+                    Function::Recv
+                } else {
+                    Function::Irecv
+                };
                 let mut record = self.builder.record(rank.process, function);
                 record.communicator = communicator::WORLD;
                 record.source = from.map_or(Peer::Any, Peer::Rank);

@@ -38,6 +38,9 @@ pub(crate) const KNOWN: &str = "an OTF2 archive (its .otf2 file), a SimGrid time
 /// Number of bytes at a file's beginning by which its format is recognised.
 const HEAD: usize = 64 << 10;
 
+/// Number of characters at the beginning of a text among which no control character is.
+const FIRST: usize = 256;
+
 /// Returns the format of a trace, and the file to read: `input` itself, or the only trace in it if `input` is a folder. Of a liballprof
 /// trace in a folder, the file is one of the ranks'. The error names what the file looks like.
 pub fn recognise(input: &Path) -> Result<(Kind, PathBuf), ImportError> {
@@ -70,7 +73,10 @@ pub fn recognise(input: &Path) -> Result<(Kind, PathBuf), ImportError> {
     }
     match found.len() {
         1 => Ok(found.remove(0)),
-        0 => Err(unknown(input, "is a folder without a trace of these formats".into())),
+        0 => Err(unknown(
+            input,
+            "is a folder without a trace of these formats".into(),
+        )),
         _ => {
             let names = found.iter().map(|(_, file)| {
                 let name = file.file_name().unwrap_or_default();
@@ -79,7 +85,10 @@ pub fn recognise(input: &Path) -> Result<(Kind, PathBuf), ImportError> {
             let names: Vec<String> = names.take(5).collect();
             Err(ImportError::Content {
                 file: input.into(),
-                what: format!("holds several traces; name one, such as {}", names.join(" or ")),
+                what: format!(
+                    "holds several traces; name one, such as {}",
+                    names.join(" or ")
+                ),
             })
         }
     }
@@ -105,37 +114,50 @@ fn kind_of(path: &Path) -> Result<Result<Kind, String>, ImportError> {
         .map_err(ImportError::io("read", path))?;
     let extension = path.extension().and_then(|kind| kind.to_str());
     Ok(match extension {
-        Some("otf2") if !is_text(&head) || head.is_empty() => Ok(Kind::Otf2),
+        Some("otf2") if head.is_empty() || text(&head).is_none() => Ok(Kind::Otf2),
         _ => kind_of_bytes(&head),
     })
 }
 
 /// Marks at the beginning of files, and what such files are.
 const MARKS: [(&[u8], &str); 15] = [
-    (&nodescope_trace::MAGIC, "is a nodescope trace already; use it as it is"),
+    (
+        &nodescope_trace::MAGIC,
+        "is a nodescope trace already; use it as it is",
+    ),
     (b"\x1f\x8b", "is compressed by gzip; unpack it first"),
     (b"BZh", "is compressed by bzip2; unpack it first"),
     (b"\xfd7zXZ", "is compressed by xz; unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "is compressed by zstd; unpack it first"),
+    (
+        b"\x28\xb5\x2f\xfd",
+        "is compressed by zstd; unpack it first",
+    ),
     (b"PK\x03\x04", "is a ZIP archive; unpack it first"),
     (b"\x7fELF", "is a program or a library"),
     (b"#Paraver", "is a Paraver trace, which cannot be imported"),
     (b"#DIMEMAS", "is a Dimemas trace, which cannot be imported"),
-    (b"\xc1\x1f\xfc\xc1", "is a CTF trace, which cannot be imported"),
-    (b"/* CTF", "is the metadata of a CTF trace, which cannot be imported"),
+    (
+        b"\xc1\x1f\xfc\xc1",
+        "is a CTF trace, which cannot be imported",
+    ),
+    (
+        b"/* CTF",
+        "is the metadata of a CTF trace, which cannot be imported",
+    ),
     (b"<?xml", "is an XML file"),
     (b"{", "begins like JSON"),
     (b"[", "begins like JSON or a TOML file"),
     (b"PERFILE2", "is a file of perf record"),
 ];
 
-/// Returns true if bytes are text, of which the last character may be cut.
-fn is_text(head: &[u8]) -> bool {
-    let valid = match std::str::from_utf8(head) {
-        Ok(_) => true,
-        Err(error) => error.error_len().is_none(),
-    };
-    valid && !head.contains(&0)
+/// Returns the text at the beginning of a file: all of it, or, if a later line is no text, what is before. `None` if there is none.
+fn text(head: &[u8]) -> Option<&str> {
+    let valid = head.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    // The last character may be cut.
+    let whole = head.len() - valid.len() < 4;
+    let text = whole || valid.contains('\n');
+    let odd = |letter: char| letter.is_control() && !letter.is_whitespace();
+    (text && !valid.chars().take(FIRST).any(odd)).then_some(valid)
 }
 
 fn kind_of_bytes(head: &[u8]) -> Result<Kind, String> {
@@ -145,12 +167,18 @@ fn kind_of_bytes(head: &[u8]) -> Result<Kind, String> {
     if let Some((_, what)) = MARKS.iter().find(|(mark, _)| head.starts_with(mark)) {
         return Err((*what).into());
     }
-    if !is_text(head) {
-        let bytes: Vec<String> = head.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        return Err(format!("holds no text, and begins with the bytes {}", bytes.join(" ")));
-    }
-    let text = String::from_utf8_lossy(head);
-    let mut lines = Lines::new(&text);
+    let Some(text) = text(head) else {
+        let bytes: Vec<String> = head
+            .iter()
+            .take(4)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        return Err(format!(
+            "holds no text, and begins with the bytes {}",
+            bytes.join(" ")
+        ));
+    };
+    let mut lines = Lines::new(text);
     let Some(line) = lines.next() else {
         return match text.starts_with("# htor's") || text.starts_with("# collprof") {
             true => Ok(Kind::Liballprof),

@@ -171,11 +171,7 @@ impl Receiver {
         let mut open = Open::new();
         let offer = |open: &mut Open, channel: Channel, time: u64, add: bool| {
             let (from, tag) = channel;
-            for pattern in [
-                (None, None),
-                (None, Some(tag)),
-                (Some(from), None),
-            ] {
+            for pattern in [(None, None), (None, Some(tag)), (Some(from), None)] {
                 let set = open.entry(pattern).or_default();
                 match add {
                     true => set.insert((time, channel)),
@@ -316,16 +312,25 @@ mod tests {
         matcher.finish(&mut builder)?;
         builder.write(&output).unwrap();
         let trace = nodescope_trace::TraceReader::open(&output).unwrap();
-        let calls = trace.events().filter_map(|event| match event.unwrap().body {
-            nodescope_trace::Body::Mpi(call) => Some(call.record.completions[0]),
-            _ => None,
-        });
-        Ok(calls.map(|done| (done.source, done.tag, done.bytes)).collect())
+        let calls = trace
+            .events()
+            .filter_map(|event| match event.unwrap().body {
+                nodescope_trace::Body::Mpi(call) => Some(call.record.completions[0]),
+                _ => None,
+            });
+        Ok(calls
+            .map(|done| (done.source, done.tag, done.bytes))
+            .collect())
     }
 
     #[test]
     fn any_source_takes_what_no_other_receive_names() {
-        let sends = [(1, 5, 10, 100), (2, 5, 5, 200), (3, 6, 1, 300), (1, 5, 20, 400)];
+        let sends = [
+            (1, 5, 10, 100),
+            (2, 5, 5, 200),
+            (3, 6, 1, 300),
+            (1, 5, 20, 400),
+        ];
         let took = |receives: &[(From, Option<u32>)]| {
             let list = taken(&sends, receives).unwrap();
             list.iter().map(|(_, _, bytes)| *bytes).collect::<Vec<_>>()

@@ -61,7 +61,9 @@ pub fn import(input: &Path, output: &Path) -> Result<Imported, ImportError> {
 pub(crate) fn function_named(name: &str) -> Option<Function> {
     static NAMES: LazyLock<HashMap<&str, Function>> = LazyLock::new(|| {
         let functions = Function::ALL.iter();
-        functions.map(|&function| (function.name(), function)).collect()
+        functions
+            .map(|&function| (function.name(), function))
+            .collect()
     });
     NAMES.get(name).copied()
 }

@@ -14,10 +14,10 @@ use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 use nodescope_trace::NodeEntry;
 
-use super::{Builder, CallId};
 use super::lines::{Lines, has_word, wrong};
 use super::matching::{From, Matcher, Posted};
 use super::requests::{self, Receive, Request};
+use super::{Builder, CallId};
 use crate::error::ImportError;
 
 /// Limit that every rank number must be below, so that a damaged file cannot cause a huge allocation. Real traces have fewer ranks.
@@ -406,7 +406,8 @@ impl Reader<'_> {
                 serial: entry.request,
                 receive: None,
             };
-            let part = |at, what| -> Result<i64, ImportError> { Ok(action.signed(at, what)? as i64) };
+            let part =
+                |at, what| -> Result<i64, ImportError> { Ok(action.signed(at, what)? as i64) };
             let key = (rank.into(), part(0, "receiver")?, part(1, "tag")?);
             entry.pending.entry(key).or_default().push_back(request);
         }
@@ -462,7 +463,8 @@ impl Reader<'_> {
             receive.handle = Some(matcher.receive(communicator::WORLD, rank, posted));
         }
         if starts && let Some(entry) = self.ranks.get_mut(&rank) {
-            let part = |at, what| -> Result<i64, ImportError> { Ok(action.signed(at, what)? as i64) };
+            let part =
+                |at, what| -> Result<i64, ImportError> { Ok(action.signed(at, what)? as i64) };
             let key = (part(0, "sender")?, rank.into(), part(1, "tag")?);
             let request = Request {
                 serial,

@@ -150,8 +150,8 @@ impl Reader<'_> {
             self.at = 0;
         }
         let rest = &self.bytes[self.at..];
-        let (call, after) = postcard::take_from_bytes(rest)
-            .map_err(|cause| self.spool.failed(other(cause)))?;
+        let (call, after) =
+            postcard::take_from_bytes(rest).map_err(|cause| self.spool.failed(other(cause)))?;
         self.at = self.bytes.len() - after.len();
         Ok(Some(call))
     }

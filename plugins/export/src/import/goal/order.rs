@@ -148,8 +148,16 @@ mod tests {
         let operation = |kind| Operation {
             what: match kind {
                 'c' => What::Work { nanoseconds: 1 },
-                's' => What::Send { bytes, to: 0, tag: 0 },
-                _ => What::Receive { bytes, from: None, tag: None },
+                's' => What::Send {
+                    bytes,
+                    to: 0,
+                    tag: 0,
+                },
+                _ => What::Receive {
+                    bytes,
+                    from: None,
+                    tag: None,
+                },
             },
             cpu: 0,
             line: 1,
@@ -158,7 +166,11 @@ mod tests {
             operations: kinds.chars().map(operation).collect(),
             dependencies: dependencies
                 .iter()
-                .map(|&(after, before, started)| Dependency { after, before, started })
+                .map(|&(after, before, started)| Dependency {
+                    after,
+                    before,
+                    started,
+                })
                 .collect(),
             ..Graph::default()
         }
@@ -167,10 +179,16 @@ mod tests {
     #[test]
     fn a_chain_waits_where_an_operation_requires_the_end() {
         use Step::{Begin, Wait};
-        let chain = graph("crcs", &[(1, 0, false), (2, 1, true), (3, 2, false), (3, 1, false)]);
+        let chain = graph(
+            "crcs",
+            &[(1, 0, false), (2, 1, true), (3, 2, false), (3, 1, false)],
+        );
         let ordered = order(&chain).unwrap();
         // The receive has begun when the computation begins, and has ended when the send begins.
-        assert_eq!(ordered.steps, [Begin(0), Begin(1), Begin(2), Wait(1), Begin(3)]);
+        assert_eq!(
+            ordered.steps,
+            [Begin(0), Begin(1), Begin(2), Wait(1), Begin(3)]
+        );
         let ordered = order(&graph("sc", &[(1, 0, false)])).unwrap();
         assert_eq!(ordered.steps, [Begin(0), Wait(0), Begin(1)]);
         assert!(!ordered.branched);
@@ -199,7 +217,10 @@ mod tests {
             let at = order(&cycle).unwrap_err();
             assert!(at < 3, "{at}");
         }
-        let at = order(&graph("cccc", &[(0, 1, false), (1, 2, false), (2, 1, false)]));
+        let at = order(&graph(
+            "cccc",
+            &[(0, 1, false), (1, 2, false), (2, 1, false)],
+        ));
         assert!(matches!(at, Err(1 | 2)), "{at:?}");
     }
 }

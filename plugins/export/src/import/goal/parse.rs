@@ -76,7 +76,10 @@ impl Parser {
     pub(super) fn line(&mut self, number: usize, line: &str) -> Result<(), String> {
         let text = self.without_comments(line);
         // A brace and a colon are words of their own.
-        let spaced = text.replace('{', " { ").replace('}', " } ").replace(':', " : ");
+        let spaced = text
+            .replace('{', " { ")
+            .replace('}', " } ")
+            .replace(':', " : ");
         let words: Vec<&str> = spaced.split_whitespace().collect();
         let mut words = &words[..];
         while !words.is_empty() {
@@ -146,7 +149,9 @@ impl Parser {
             [after, kind @ ("requires" | "irequires"), before, rest @ ..] => {
                 let find = |label: &str| {
                     let at = self.labels.get(label).copied();
-                    at.ok_or_else(|| format!("names the label {label:?}, which no operation before has"))
+                    at.ok_or_else(|| {
+                        format!("names the label {label:?}, which no operation before has")
+                    })
                 };
                 graph.dependencies.push(Dependency {
                     after: find(after)?,
@@ -167,11 +172,7 @@ impl Parser {
         }
     }
 
-    fn outside<'a>(
-        &mut self,
-        line: usize,
-        words: &'a [&'a str],
-    ) -> Result<&'a [&'a str], String> {
+    fn outside<'a>(&mut self, line: usize, words: &'a [&'a str]) -> Result<&'a [&'a str], String> {
         match words {
             ["num_ranks", count, rest @ ..] => {
                 let count = integer(count, "number of ranks")?;
@@ -181,7 +182,9 @@ impl Parser {
                     return Err("states num_ranks a second time".into());
                 }
                 self.ranks = Some(count.ok_or_else(|| {
-                    format!("has an impossible number of ranks; at most {MOST_RANKS} can be imported")
+                    format!(
+                        "has an impossible number of ranks; at most {MOST_RANKS} can be imported"
+                    )
                 })?);
                 Ok(rest)
             }
@@ -234,7 +237,11 @@ impl Parser {
                 let ["from", from, rest @ ..] = rest else {
                     return Err("receives from no rank: `from N` is missing".into());
                 };
-                let from = if *from == "-1" { None } else { Some(peer(from)?) };
+                let from = if *from == "-1" {
+                    None
+                } else {
+                    Some(peer(from)?)
+                };
                 let tag = Some(0);
                 (What::Receive { bytes, from, tag }, rest)
             }
@@ -330,9 +337,21 @@ mod tests {
         let bytes = 20;
         let expected = [
             What::Work { nanoseconds: 100 },
-            What::Send { bytes: 10, to: 1, tag: 7 },
-            What::Receive { bytes, from: None, tag: None },
-            What::Receive { bytes: 1, from: Some(1), tag: Some(0) },
+            What::Send {
+                bytes: 10,
+                to: 1,
+                tag: 7,
+            },
+            What::Receive {
+                bytes,
+                from: None,
+                tag: None,
+            },
+            What::Receive {
+                bytes: 1,
+                from: Some(1),
+                tag: Some(0),
+            },
         ];
         assert_eq!(whats, expected);
         assert_eq!(graphs[0].operations[0].cpu, 1);

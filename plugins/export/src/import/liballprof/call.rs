@@ -135,7 +135,10 @@ pub(super) fn parse(line: &str) -> Result<Call, Other> {
     };
     let begin = time(begin)?;
     let end = time(end)?;
-    if matches!(function, Some(Function::Init | Function::InitThread | Function::Finalize)) {
+    if matches!(
+        function,
+        Some(Function::Init | Function::InitThread | Function::Finalize)
+    ) {
         return Ok(Call {
             function,
             begin,
@@ -152,7 +155,10 @@ pub(super) fn parse(line: &str) -> Result<Call, Other> {
         ) if !matches!(function, Some(Function::Start | Function::Startall)) => kinds.push(b'r'),
         _ => {}
     }
-    let lists = kinds.iter().filter(|kind| kind.is_ascii_uppercase()).count();
+    let lists = kinds
+        .iter()
+        .filter(|kind| kind.is_ascii_uppercase())
+        .count();
     // Where counts are arrays in the tracer's header file, it writes only their address.
     let listed = match arguments.len().checked_sub(kinds.len()) {
         Some(0) => false,
@@ -191,7 +197,9 @@ fn time(field: &str) -> Result<Option<f64>, Other> {
     // Numbers above 2^53 are not exact, and no clock in microseconds shows them.
     match time.filter(|time| (0.0..9e15).contains(time)) {
         Some(time) => Ok(Some(time)),
-        None => Err(Other::Wrong(format!("{field:?} is no time in microseconds"))),
+        None => Err(Other::Wrong(format!(
+            "{field:?} is no time in microseconds"
+        ))),
     }
 }
 
@@ -254,9 +262,8 @@ impl Parser {
             b'r' => found.request = address(field)?,
             b'q' => {
                 let count = u64::try_from(number(field)?);
-                found.requests = count.map_err(|_| {
-                    Other::Wrong(format!("{field:?} is no number of requests"))
-                })?;
+                found.requests = count
+                    .map_err(|_| Other::Wrong(format!("{field:?} is no number of requests")))?;
             }
             b'c' => {
                 let (handle, rank, size) = triple(field)?;
@@ -311,7 +318,9 @@ impl Parser {
 fn bytes(count: i64, size: i64) -> Result<u64, Other> {
     match (u64::try_from(count), u64::try_from(size)) {
         (Ok(count), Ok(size)) => Ok(count.saturating_mul(size)),
-        _ => Err(Other::Wrong(format!("{count} elements of {size} bytes are no message"))),
+        _ => Err(Other::Wrong(format!(
+            "{count} elements of {size} bytes are no message"
+        ))),
     }
 }
 
@@ -325,7 +334,10 @@ mod tests {
         assert_eq!(call.function, Some(Function::Isend));
         assert_eq!((call.begin, call.end), (Some(10.0), Some(12.0)));
         let found = call.arguments;
-        assert_eq!((found.send_bytes, found.destination, found.send_tag), (2400, 2, 7));
+        assert_eq!(
+            (found.send_bytes, found.destination, found.send_tag),
+            (2400, 2, 7)
+        );
         assert_eq!(found.request, 9000);
         let world = Communicator {
             handle: 0,
@@ -344,7 +356,10 @@ mod tests {
         let call = parse("MPI_Reduce_scatter:1:1:88:77:1,8,8:3:0,0,2:2").unwrap();
         assert!(call.arguments.lacks_counts);
         let call = parse("MPI_Iallreduce:1:5:6:2:1,8,8:3:1140850688,0,2:99:2").unwrap();
-        assert_eq!((call.arguments.send_bytes, call.arguments.request), (16, 99));
+        assert_eq!(
+            (call.arguments.send_bytes, call.arguments.request),
+            (16, 99)
+        );
     }
 
     #[test]

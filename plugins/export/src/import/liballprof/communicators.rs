@@ -145,7 +145,14 @@ impl Rank {
         give_up: bool,
     ) -> Option<Option<Known>> {
         let of_world = shown.rank as usize == own && shown.size as usize == world.members.len();
-        if of_world && self.resolved.uses.iter().flatten().all(|known| known.id != world.id) {
+        if of_world
+            && self
+                .resolved
+                .uses
+                .iter()
+                .flatten()
+                .all(|known| known.id != world.id)
+        {
             return Some(Some(world.clone()));
         }
         if shown.size == 1 {
@@ -238,7 +245,11 @@ mod tests {
             let row = 200 + rank;
             for line in [
                 format!("MPI_Comm_rank:1:{world},{rank},4:9:2"),
-                format!("MPI_Comm_split:1:{world},{rank},4:{}:{}:9:2", rank / 2, 9 - rank),
+                format!(
+                    "MPI_Comm_split:1:{world},{rank},4:{}:{}:9:2",
+                    rank / 2,
+                    9 - rank
+                ),
                 format!("MPI_Comm_dup:1:{world},{rank},4:9:2"),
                 format!("MPI_Barrier:1:{row},{},2:2", 1 - rank % 2),
                 format!("MPI_Barrier:1:{},{rank},4:2", 300 + rank),

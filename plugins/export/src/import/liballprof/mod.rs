@@ -115,9 +115,9 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     let entries = std::fs::read_dir(folder).map_err(ImportError::io("read", folder))?;
     for entry in entries.filter_map(Result::ok) {
         let other = entry.file_name();
-        let digits = other.to_str().and_then(|other| {
-            other.strip_prefix(prefix)?.strip_suffix(suffix)
-        });
+        let digits = other
+            .to_str()
+            .and_then(|other| other.strip_prefix(prefix)?.strip_suffix(suffix));
         let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
         let rank = digits.and_then(|digits| digits.parse().ok());
         let Some(rank) = rank.filter(|&rank| rank < MOST_RANKS) else {
@@ -339,7 +339,9 @@ impl Rank<'_> {
     fn call(&mut self, line: usize, call: &Call) -> Result<(), ImportError> {
         let known = self.communicator(call);
         let made = match call.function {
-            Some(Function::CommSplit | Function::CommDup | Function::CartCreate) => self.made.next(),
+            Some(Function::CommSplit | Function::CommDup | Function::CartCreate) => {
+                self.made.next()
+            }
             _ => None,
         };
         let Some(function) = call.function else {
@@ -412,7 +414,10 @@ impl Rank<'_> {
         line: usize,
     ) -> Result<bool, ImportError> {
         match function.class() {
-            Class::Send | Class::Receive | Class::SendReceive | Class::StartSend
+            Class::Send
+            | Class::Receive
+            | Class::SendReceive
+            | Class::StartSend
             | Class::StartReceive => self.message(function, known, found, time, line)?,
             Class::Persistent => {
                 let starts = match function.blocking() {
@@ -463,7 +468,10 @@ impl Rank<'_> {
         let peer = at.and_then(|at| known.members.get(at)).copied();
         peer.ok_or_else(|| {
             let size = known.members.len();
-            self.wrong(line, format!("{what} {rank} is no rank of a communicator of {size}"))
+            self.wrong(
+                line,
+                format!("{what} {rank} is no rank of a communicator of {size}"),
+            )
         })
     }
 
@@ -493,13 +501,21 @@ impl Rank<'_> {
                 }
             }
         }
-        let receives = matches!(class, Class::Receive | Class::StartReceive | Class::SendReceive);
+        let receives = matches!(
+            class,
+            Class::Receive | Class::StartReceive | Class::SendReceive
+        );
         let mut receive = None;
         let mut from = None;
         if receives {
             let any = found.source == self.interface.any_source();
             from = match found.source {
-                0.. => Some(From::Rank(self.peer(known, found.source, "source", line)?)),
+                0.. => Some(From::Rank(self.peer(
+                    known,
+                    found.source,
+                    "source",
+                    line,
+                )?)),
                 _ if any => Some(From::Any),
                 -2 | -1 => None,
                 source => return Err(self.wrong(line, format!("{source} is no source"))),
@@ -516,7 +532,11 @@ impl Rank<'_> {
                     return Err(self.wrong(line, format!("{} is no tag", found.receive_tag)));
                 }
             };
-            record.receive_bytes = if from.is_some() { found.receive_bytes } else { 0 };
+            record.receive_bytes = if from.is_some() {
+                found.receive_bytes
+            } else {
+                0
+            };
             receive = Some(Receive {
                 source: record.source,
                 tag: record.receive_tag,
@@ -588,9 +608,10 @@ impl Rank<'_> {
         let count = self.tests.entry(call).or_default();
         let at = *count;
         *count += 1;
-        if let (Some(matcher), Some(handle)) =
-            (&mut self.matcher, receive.and_then(|receive| receive.handle))
-        {
+        if let (Some(matcher), Some(handle)) = (
+            &mut self.matcher,
+            receive.and_then(|receive| receive.handle),
+        ) {
             matcher.completed(handle, call, at);
         }
     }
@@ -620,7 +641,10 @@ impl Rank<'_> {
                 return Err(self.wrong(line, what));
             }
         }
-        let sum = |list: &[u64]| list.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+        let sum = |list: &[u64]| {
+            list.iter()
+                .fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))
+        };
         if found.in_place {
             record.flags = Flags(record.flags.0 | Flags::IN_PLACE.0);
         }
@@ -642,7 +666,10 @@ impl Rank<'_> {
             ReduceScatter => {
                 record.send_bytes_to.clone_from(&found.send_bytes_to);
                 record.send_bytes = sum(&found.send_bytes_to);
-                let position = known.members.iter().position(|&rank| rank as usize == self.process);
+                let position = known
+                    .members
+                    .iter()
+                    .position(|&rank| rank as usize == self.process);
                 let mine = position.and_then(|at| found.send_bytes_to.get(at)).copied();
                 record.receive_bytes = mine.unwrap_or(0);
             }
@@ -653,7 +680,9 @@ impl Rank<'_> {
             Gatherv => {
                 record.send_bytes = sent;
                 if own {
-                    record.receive_bytes_from.clone_from(&found.receive_bytes_from);
+                    record
+                        .receive_bytes_from
+                        .clone_from(&found.receive_bytes_from);
                     record.receive_bytes = sum(&found.receive_bytes_from);
                 }
             }
@@ -666,7 +695,9 @@ impl Rank<'_> {
             }
             Allgatherv => {
                 record.send_bytes = sent;
-                record.receive_bytes_from.clone_from(&found.receive_bytes_from);
+                record
+                    .receive_bytes_from
+                    .clone_from(&found.receive_bytes_from);
                 record.receive_bytes = sum(&found.receive_bytes_from);
             }
             Alltoallv => {
@@ -674,12 +705,17 @@ impl Rank<'_> {
                     record.send_bytes_to.clone_from(&found.send_bytes_to);
                     record.send_bytes = sum(&found.send_bytes_to);
                 }
-                record.receive_bytes_from.clone_from(&found.receive_bytes_from);
+                record
+                    .receive_bytes_from
+                    .clone_from(&found.receive_bytes_from);
                 record.receive_bytes = sum(&found.receive_bytes_from);
             }
             _ => {}
         }
-        if matches!(kind, Reduce | Allreduce | Scan | Exscan | ReduceScatter | ReduceScatterBlock) {
+        if matches!(
+            kind,
+            Reduce | Allreduce | Scan | Exscan | ReduceScatter | ReduceScatterBlock
+        ) {
             record.reduction = Reduction::Sum;
         }
         let starts = function.class() == Class::StartCollective;
@@ -708,8 +744,17 @@ impl Rank<'_> {
             }
             Function::Start | Function::Startall => {
                 let list: Vec<Prepared> = match function {
-                    Function::Start => self.prepared.get(&found.request).cloned().into_iter().collect(),
-                    _ => self.prepared.range(self.range(found)).map(|(_, one)| one.clone()).collect(),
+                    Function::Start => self
+                        .prepared
+                        .get(&found.request)
+                        .cloned()
+                        .into_iter()
+                        .collect(),
+                    _ => self
+                        .prepared
+                        .range(self.range(found))
+                        .map(|(_, one)| one.clone())
+                        .collect(),
                 };
                 for (number, one) in list.into_iter().enumerate() {
                     // The first of several has all the time.
@@ -748,7 +793,9 @@ impl Rank<'_> {
             _ => self.range(found),
         };
         let addresses: Vec<u64> = self.slots.range(range).map(|(&at, _)| at).collect();
-        let opens = addresses.iter().filter_map(|at| self.slots.get(at).copied());
+        let opens = addresses
+            .iter()
+            .filter_map(|at| self.slots.get(at).copied());
         let given: Vec<Request> = opens.map(|open| open.request).collect();
         let tests = matches!(function, Test | Testall | Testany | Testsome);
         let done: Vec<usize> = match function {

@@ -9,8 +9,8 @@ use nodescope_hypercall::{Class, Completion, Function, MpiRecord, Peer, Tag};
 
 use super::super::library::Handle;
 use super::super::{CALL_SITE, value};
-use super::{DONE, Definitions};
 use super::jobs::Jobs;
+use super::{DONE, Definitions};
 use crate::error::ImportError;
 use crate::import::{Builder, CallId, Patch, function_named};
 
@@ -490,10 +490,7 @@ impl<'a, 'b> Events<'a, 'b> {
                 notes.push(format!("{count} {what}"));
             }
         };
-        note(
-            self.between.get(),
-            "messages between jobs are left out",
-        );
+        note(self.between.get(), "messages between jobs are left out");
         note(
             self.outside,
             "messages or collectives outside of an MPI call are left out",

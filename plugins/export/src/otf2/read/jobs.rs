@@ -37,7 +37,11 @@ impl Jobs {
         }
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for process in 0..processes as u32 {
-            let job = if several { root(&mut parents, process) } else { 0 };
+            let job = if several {
+                root(&mut parents, process)
+            } else {
+                0
+            };
             groups.entry(job).or_default().push(process);
         }
         let mut jobs = Jobs {
