@@ -10,6 +10,7 @@ use nodescope_export::{Bursts, ExportError, Format, ImportError, Network, Option
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::foreign;
 use crate::results::refuse_existing;
 use crate::terminal::print;
 
@@ -47,7 +48,7 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
         let format = Format::from(format);
         match nodescope_export::export(&trace, format, &folder(format), &options) {
             Ok(summary) => print(&text(format, &summary))?,
-            Err(error) => failures.push((format, failure(&error))),
+            Err(error) => failures.push((format, failure(&args.results, &error))),
         }
     }
     let of_several = args.format.len() > 1;
@@ -68,10 +69,12 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
     Err(first)
 }
 
-fn failure(error: &ExportError) -> Failure {
+fn failure(results: &Path, error: &ExportError) -> Failure {
+    if let ExportError::Trace(error) = error {
+        return foreign::unreadable(results, error);
+    }
     let exit = match error {
         ExportError::Io { .. } => Exit::Host,
-        ExportError::Trace(error) => Exit::of_trace(error),
         ExportError::Otf2(error) if error.missing() => Exit::Host,
         _ => Exit::Study,
     };

@@ -15,6 +15,7 @@ use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, 
 use nodescope_trace::{MpiProgram, PendingCallsBuilder, TraceError, TraceReader};
 
 use crate::exit::{Exit, Failure};
+use crate::foreign;
 use crate::results::refuse_existing;
 use crate::terminal::{print, print_json};
 
@@ -192,7 +193,7 @@ fn builder(
         results.to_path_buf()
     };
     let (builder, cut) =
-        events(&path, options).map_err(|error| Failure::of(Exit::of_trace(&error), &error))?;
+        events(&path, options).map_err(|error| foreign::unreadable(results, &error))?;
     Ok((path, builder, cut))
 }
 

@@ -98,8 +98,19 @@ impl<'a, 'b> Events<'a, 'b> {
                 ));
             }
         };
+        // Score-P also defines communicators of its own, such as one of all threads, whose members are indices of another group.
+        let of_mpi = |group: u32| {
+            let group = definitions.members.get(&group);
+            group.is_some_and(|group| group.paradigm == value::PARADIGM_MPI)
+        };
+        let comms = || {
+            definitions
+                .comms
+                .iter()
+                .filter(|(_, comm)| of_mpi(comm.group))
+        };
         // Many communicators may share one group, so that a small archive could cause huge lists.
-        let sizes = definitions.comms.values().flat_map(|comm| {
+        let sizes = comms().flat_map(|(_, comm)| {
             let groups = [Some(comm.group), comm.other].into_iter().flatten();
             groups.filter_map(|group| definitions.members.get(&group))
         });
@@ -124,9 +135,7 @@ impl<'a, 'b> Events<'a, 'b> {
             })
             .collect()
         };
-        let sides: BTreeMap<u32, (Vec<u32>, Vec<u32>)> = definitions
-            .comms
-            .iter()
+        let sides: BTreeMap<u32, (Vec<u32>, Vec<u32>)> = comms()
             .map(|(&number, comm)| {
                 let other = comm.other.map(members).unwrap_or_default();
                 (number, (members(comm.group), other))
@@ -189,7 +198,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
         let mut groups = HashMap::new();
         let mut worlds = vec![false; jobs.count()];
-        for (&number, comm) in &definitions.comms {
+        for (&number, comm) in comms() {
             let kind = definitions.members.get(&comm.group).map(|group| group.kind);
             let (members, other) = sides.get(&number).cloned().unwrap_or_default();
             let job = jobs.of_world(&members).filter(|_| other.is_empty());
@@ -665,5 +674,81 @@ impl Events<'_, '_> {
             }
             root => self.peer(location, comm, root),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Comm, Members};
+    use super::*;
+
+    const MEASUREMENT_SYSTEM: u8 = 8;
+
+    /// Two processes of two threads, as Score-P defines them: communicator 0 is Score-P's own, of all threads.
+    fn of_score_p() -> Definitions {
+        let mut definitions = Definitions {
+            resolution: 1_000_000_000,
+            ..Definitions::default()
+        };
+        for (location, process) in [(0, 0), (1, 1), (1 << 32, 0), (1 << 32 | 1, 1)] {
+            definitions.locations.insert(location, process);
+        }
+        let mut group = |number, kind, paradigm, list: &[u64]| {
+            let members = Members {
+                kind,
+                paradigm,
+                flags: 0,
+                list: list.to_vec(),
+            };
+            definitions.members.insert(number, members);
+        };
+        let (locations, of_ranks) = (value::GROUP_COMM_LOCATIONS, value::GROUP_COMM);
+        group(0, locations, value::PARADIGM_MPI, &[0, 1]);
+        let threads = [0, 1 << 32, 1, 1 << 32 | 1];
+        group(1, locations, MEASUREMENT_SYSTEM, &threads);
+        group(2, of_ranks, MEASUREMENT_SYSTEM, &[0, 1, 2, 3]);
+        group(3, value::GROUP_COMM_SELF, value::PARADIGM_MPI, &[]);
+        group(4, of_ranks, value::PARADIGM_MPI, &[0, 1]);
+        for (number, group) in [(0, 2), (1, 4), (2, 3)] {
+            definitions
+                .comms
+                .insert(number, Comm { group, other: None });
+        }
+        definitions
+    }
+
+    #[test]
+    fn score_ps_own_communicators_are_not_mpis() {
+        let definitions = of_score_p();
+        let folder = tempfile::tempdir().unwrap();
+        let mut builder = Builder::new("test", &folder.path().join("trace.nst"));
+        let events = Events::new(&definitions, &mut builder).unwrap();
+        let mut ids: Vec<(u32, u64)> = events
+            .groups
+            .iter()
+            .map(|(&number, group)| (number, group.id))
+            .collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [(1, communicator::WORLD), (2, communicator::SELF)]);
+        assert_eq!(events.threads.len(), 4);
+        assert_eq!((events.jobs.count(), events.builder.ranks()), (1, 2));
+    }
+
+    #[test]
+    fn two_groups_of_mpis_locations_are_refused() {
+        let mut definitions = of_score_p();
+        let group = Members {
+            kind: value::GROUP_COMM_LOCATIONS,
+            paradigm: value::PARADIGM_MPI,
+            flags: 0,
+            list: vec![1],
+        };
+        definitions.members.insert(9, group);
+        let folder = tempfile::tempdir().unwrap();
+        let mut builder = Builder::new("test", &folder.path().join("trace.nst"));
+        let told = Events::new(&definitions, &mut builder)
+            .map(|_| ())
+            .unwrap_err();
+        assert!(told.contains("2 groups of MPI's locations"), "{told}");
     }
 }
