@@ -98,8 +98,8 @@ struct Goal<'a> {
 }
 
 impl Goal<'_> {
-    /// Writes an operation, which depends on those before, and returns its number. The next operation depends on its end, or if `starts`, on
-    /// its begin.
+    /// Writes an operation, which depends on those before, and returns its number. The next operation depends on its end, or if `starts`,
+    /// on its begin.
     fn put(&mut self, rank: u32, what: &str, starts: bool) -> Result<u64, ExportError> {
         let entry = &mut self.ranks[rank as usize];
         entry.operations += 1;

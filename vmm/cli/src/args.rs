@@ -689,8 +689,8 @@ pub enum Bursts {
 /// `nodescope import`.
 #[derive(Debug, clap::Args)]
 pub struct Import {
-    /// The trace, or a folder with one: an OTF2 archive (its .otf2 file), a SimGrid time-independent trace (the file for smpirun -replay), a
-    /// liballprof trace (the file of a rank, such as pmpi-trace-rank-0.txt) or a GOAL schedule. Its content tells the format.
+    /// The trace, or a folder with one: an OTF2 archive (its .otf2 file), a SimGrid time-independent trace (the file for smpirun -replay),
+    /// a liballprof trace (the file of a rank, such as pmpi-trace-rank-0.txt) or a GOAL schedule. Its content tells the format.
     pub input: PathBuf,
     /// The trace to write.
     #[arg(short, long, value_name = "FILE")]

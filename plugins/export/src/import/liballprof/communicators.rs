@@ -64,11 +64,14 @@ impl Recorder {
 /// Number of a call that makes communicators: the parent's id, and the number of the call among those on the parent.
 type Making = (u64, usize);
 
+/// Color and key (none for a copy), and rank in the parent.
+type Given = (Option<(i64, i64)>, u32);
+
 /// What the ranks of a parent gave to a call that makes communicators.
 #[derive(Debug, Default)]
 struct Made {
-    /// Color, key, and rank in the parent, of each world rank that has called; no color for a copy.
-    by: HashMap<u32, (Option<(i64, i64)>, u32)>,
+    /// What each world rank that has called gave.
+    by: HashMap<u32, Given>,
     /// The new communicators, once all members of the parent have called.
     new: Option<Vec<Known>>,
 }
@@ -210,7 +213,7 @@ impl Rank {
 }
 
 /// Returns the communicators that a call makes on a parent, with new ids. A negative color is `MPI_UNDEFINED`.
-fn groups(by: &HashMap<u32, (Option<(i64, i64)>, u32)>, next_id: &mut u64) -> Vec<Known> {
+fn groups(by: &HashMap<u32, Given>, next_id: &mut u64) -> Vec<Known> {
     let mut list: Vec<_> = by
         .iter()
         .map(|(&rank, &(split, position))| {
