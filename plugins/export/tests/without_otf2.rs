@@ -26,5 +26,5 @@ fn other_formats_do_not_load_libotf2() {
         assert!(imported.calls >= calls, "{input}: {}", imported.calls);
     }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    assert!(!maps.contains("otf2") && !maps.contains("open-trace-format"));
+    assert!(!maps.contains("libotf2") && !maps.contains("libopen-trace-format"));
 }

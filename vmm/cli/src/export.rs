@@ -110,8 +110,12 @@ pub fn import(args: &args::Import) -> Result<Exit, Failure> {
         };
         Failure::of(exit, &error)
     })?;
+    let jobs = match imported.jobs {
+        0 | 1 => String::new(),
+        jobs => format!(" of {}", counted(jobs, "job")),
+    };
     let mut text = format!(
-        "{}: {}, {}\n",
+        "{}: {}{jobs}, {}\n",
         args.output.display(),
         counted(imported.ranks, "rank"),
         counted(imported.calls, "MPI call")

@@ -370,7 +370,7 @@ impl Rank<'_> {
                 self.make(function, &known, made.flatten(), time)?
             }
             Some(known) => self.on(function, &known, found, time, line)?,
-            None => self.without(function, found, time)?,
+            None => self.without(function, found, time, line)?,
         };
         if called {
             self.last = time.1;
@@ -736,6 +736,7 @@ impl Rank<'_> {
         function: Function,
         found: &Arguments,
         time: (u64, u64),
+        line: usize,
     ) -> Result<bool, ImportError> {
         match function {
             Function::Init | Function::InitThread | Function::Finalize => {
@@ -759,7 +760,7 @@ impl Rank<'_> {
                 for (number, one) in list.into_iter().enumerate() {
                     // The first of several has all the time.
                     let time = if number == 0 { time } else { (time.1, time.1) };
-                    self.message(one.starts, &one.known, &one.arguments, time, 0)?;
+                    self.message(one.starts, &one.known, &one.arguments, time, line)?;
                 }
             }
             Function::RequestFree => {

@@ -50,6 +50,8 @@ pub(super) struct Events<'a, 'b> {
     unbalanced: u64,
     last: u64,
     jobs: Jobs,
+    /// Communicators that each process still creates: number, side of an intercommunicator, and whether the process is the side's first.
+    making: Vec<Vec<(u32, usize, bool)>>,
     /// Number of messages and roots of another job than the caller's.
     between: Cell<u64>,
     /// The first failure to keep a call. Callbacks of the library cannot return it.
@@ -212,7 +214,22 @@ impl<'a, 'b> Events<'a, 'b> {
             let group = Group { id, members, other };
             groups.insert(number, group);
         }
-        let mut events = Events {
+        // Communicators that each process creates, in the order of their ids.
+        let mut making = vec![Vec::new(); ranks.len()];
+        let mut numbers: Vec<(&u32, &Group)> = groups.iter().collect();
+        numbers.sort_by_key(|(_, group)| group.id);
+        for (&number, group) in numbers {
+            if matches!(group.id, communicator::WORLD | communicator::SELF) {
+                continue;
+            }
+            for (side, members) in [&group.members, &group.other].into_iter().enumerate() {
+                for (position, &process) in members.iter().enumerate() {
+                    making[process as usize].push((number, side, position == 0));
+                }
+            }
+        }
+        Ok(Events {
+            making,
             jobs,
             failure: None,
             between: Cell::new(0),
@@ -233,50 +250,40 @@ impl<'a, 'b> Events<'a, 'b> {
             other_functions: BTreeMap::new(),
             unbalanced: 0,
             last: 0,
-        };
-        events.communicators();
-        Ok(events)
+        })
     }
 
-    /// Adds the creation of all communicators but `MPI_COMM_WORLD` and `MPI_COMM_SELF` at time 0, since events do not name the call that
+    /// Adds the creation of the communicators of a process at a time: at the end of `MPI_Init`, since events do not name the call that
     /// creates a communicator.
-    fn communicators(&mut self) {
-        let mut groups: Vec<&Group> = self.groups.values().collect();
-        groups.sort_by_key(|group| group.id);
-        for group in groups {
-            if matches!(group.id, communicator::WORLD | communicator::SELF) {
+    fn communicators(&mut self, process: usize, time: u64) {
+        for (number, side, first) in std::mem::take(&mut self.making[process]) {
+            let Some(group) = self.groups.get(&number) else {
                 continue;
-            }
-            // Members of another job are outside of the caller's.
-            let peers = |list: &[u32], own: u32| {
-                let (job, _) = self.jobs.place(own);
-                let peer = |&process: &u32| match self.jobs.place(process) {
-                    (of, rank) if of == job => Peer::Rank(rank),
-                    _ => Peer::Outside,
-                };
-                list.iter().map(peer).collect()
             };
             let function = match group.other.is_empty() {
                 true => Function::CommCreateGroup,
                 false => Function::IntercommCreate,
             };
-            for (one, other) in [
-                (&group.members, &group.other),
-                (&group.other, &group.members),
-            ] {
-                for (&rank, position) in one.iter().zip(0..) {
-                    let mut record = self.builder.record(rank as usize, function);
-                    record.communicator = communicator::WORLD;
-                    record.new_communicator = group.id;
-                    if position == 0 {
-                        record.members = peers(one, rank);
-                        record.remote_members = peers(other, rank);
-                    }
-                    let added = self.builder.call(rank as usize, record, (0, 0), (0, 0));
-                    if let Err(error) = added {
-                        self.failure.get_or_insert(error);
-                    }
-                }
+            // Members of another job are outside of the caller's.
+            let (job, _) = self.jobs.place(process as u32);
+            let peers = |list: &[u32]| {
+                let peer = |&member: &u32| match self.jobs.place(member) {
+                    (of, rank) if of == job => Peer::Rank(rank),
+                    _ => Peer::Outside,
+                };
+                list.iter().map(peer).collect()
+            };
+            let mut record = self.builder.record(process, function);
+            record.communicator = communicator::WORLD;
+            record.new_communicator = group.id;
+            if first {
+                let sides = [&group.members, &group.other];
+                record.members = peers(sides[side]);
+                record.remote_members = peers(sides[1 - side]);
+            }
+            let added = self.builder.call(process, record, (time, time), (0, 0));
+            if let Err(error) = added {
+                self.failure.get_or_insert(error);
             }
         }
     }
@@ -357,6 +364,12 @@ impl<'a, 'b> Events<'a, 'b> {
         begin: u64,
         end: u64,
     ) {
+        let initialises = records
+            .first()
+            .is_some_and(|first| matches!(first.function, Function::Init | Function::InitThread));
+        if !initialises {
+            self.communicators(process, begin);
+        }
         for (position, record) in records.into_iter().enumerate() {
             let (request, function) = (record.request, record.function);
             let from = if position == 0 { begin } else { end };
@@ -374,6 +387,7 @@ impl<'a, 'b> Events<'a, 'b> {
                 *started = Started::Call(call, function);
             }
         }
+        self.communicators(process, end);
     }
 
     /// Returns the first record of the MPI call that a thread is in. Outside of an MPI call, counts an event outside and returns `None`.
@@ -492,7 +506,7 @@ impl<'a, 'b> Events<'a, 'b> {
             return Err(error);
         }
         let mut notes = vec![
-            "archives do not say which call makes which communicator: they are made at the beginning here".into(),
+            "archives do not say which call makes which communicator: they are made at the end of MPI_Init here".into(),
         ];
         let mut note = |count: u64, what: &str| {
             if count > 0 {
