@@ -115,8 +115,8 @@ impl Goal<'_> {
         Ok(label)
     }
 
-    /// Writes an operation after the work before it.
-    fn operation(&mut self, rank: u32, what: &str, starts: bool) -> Result<u64, ExportError> {
+    /// Writes the work that is not written yet.
+    fn flush(&mut self, rank: u32) -> Result<(), ExportError> {
         let entry = &mut self.ranks[rank as usize];
         let nanoseconds = entry.work / 1000;
         // A picosecond does not get lost: it is part of later work.
@@ -124,6 +124,12 @@ impl Goal<'_> {
         if nanoseconds > 0 {
             self.put(rank, &format!("calc {nanoseconds}"), false)?;
         }
+        Ok(())
+    }
+
+    /// Writes an operation after the work before it.
+    fn operation(&mut self, rank: u32, what: &str, starts: bool) -> Result<u64, ExportError> {
+        self.flush(rank)?;
         self.put(rank, what, starts)
     }
 
@@ -151,8 +157,12 @@ impl Goal<'_> {
         self.operation(channel.to, &text, starts)
     }
 
-    /// Makes the next operation require the ends of operations.
-    fn wait(&mut self, rank: u32, labels: &[u64]) {
+    /// Makes the next operation require the ends of operations. The work before the wait does not require them.
+    fn wait(&mut self, rank: u32, labels: &[u64]) -> Result<(), ExportError> {
+        if labels.is_empty() {
+            return Ok(());
+        }
+        self.flush(rank)?;
         let front = &mut self.ranks[rank as usize].front;
         front.retain(|edge| !labels.contains(&edge.label));
         let edges = labels.iter().map(|&label| Edge {
@@ -160,6 +170,7 @@ impl Goal<'_> {
             begun: false,
         });
         front.extend(edges);
+        Ok(())
     }
 
     fn channel(&self, communicator: u64, from: u32, to: u32, tag: u32) -> Channel {
@@ -223,7 +234,7 @@ impl Goal<'_> {
             }
         }
         if let Some(sent) = sent {
-            self.wait(rank, &[sent]);
+            self.wait(rank, &[sent])?;
         }
         Ok(())
     }
@@ -288,11 +299,11 @@ impl Goal<'_> {
                         true,
                     )?);
                 }
-                Action::Wait => self.wait(rank, &std::mem::take(&mut started)),
+                Action::Wait => self.wait(rank, &std::mem::take(&mut started))?,
             }
         }
         match request {
-            0 => self.wait(rank, &started),
+            0 => self.wait(rank, &started)?,
             request => {
                 let pending = &mut self.ranks[rank as usize].pending;
                 pending.insert(request, started);
@@ -351,7 +362,7 @@ impl Sink for Goal<'_> {
             .flatten()
             .collect();
         if record.function != Function::RequestFree {
-            self.wait(rank, &labels);
+            self.wait(rank, &labels)?;
         }
         match record.function.class() {
             Class::Collective | Class::Neighbor => self.collective(rank, record, 0)?,

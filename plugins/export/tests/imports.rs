@@ -457,6 +457,44 @@ fn an_exported_goal_schedule_has_every_message_at_both_ends() {
 }
 
 #[test]
+fn work_before_a_wait_does_not_wait_in_goal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut c, work) = (common::trace(2), 50_000_000);
+    for rank in 0..2 {
+        c.simple(rank, Function::Init);
+        let peer = Peer::Rank(1 - rank);
+        let request = 1;
+        match rank {
+            0 => c.call(rank, Function::Isend, 1000, |record| {
+                (record.destination, record.send_tag) = (peer, Tag::Value(1));
+                (record.request, record.send_bytes) = (request, 8);
+            }),
+            _ => c.call(rank, Function::Irecv, 1000, |record| {
+                (record.source, record.receive_tag) = (peer, Tag::Value(1));
+                (record.request, record.receive_bytes) = (request, 8);
+            }),
+        }
+        c.work(rank, work);
+        c.call(rank, Function::Wait, 1000, |record| {
+            record.requests = vec![request];
+            record.completions = vec![nodescope_hypercall::Completion {
+                request,
+                bytes: 8,
+                source: peer,
+                tag: Tag::Value(1),
+                ..Default::default()
+            }];
+        });
+        c.simple(rank, Function::Finalize);
+    }
+    export_to(dir.path(), &c.finish(), Format::Goal);
+    let text = fs::read_to_string(dir.path().join("out/trace.goal")).unwrap();
+    let expected = "l1: recv 8b from 0 tag 0\nl2: calc 50000\nl2 irequires l1\n\
+                    l3: calc 0\nl3 requires l2\nl3 requires l1\n}\n";
+    assert!(text.ends_with(expected), "{text}");
+}
+
+#[test]
 fn a_goal_schedule_holds_one_program() {
     let dir = tempfile::tempdir().unwrap();
     let trace = two_programs(dir.path());

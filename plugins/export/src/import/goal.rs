@@ -89,7 +89,7 @@ impl Counts {
         };
         tell(
             self.branched,
-            "ranks have branches that do not depend on each other, which take turns in one order here: a wait of one holds back the others",
+            "ranks have branches that do not depend on each other, and take turns in one order here: a wait of one holds back the others",
         );
         tell(
             self.several_cpus,
@@ -167,7 +167,18 @@ impl Reader<'_> {
                     }
                     self.begin(&mut rank, &graph.operations[at as usize], at, waits)?;
                 }
-                Step::Wait(at) => self.wait(&mut rank, &[at], Function::Wait)?,
+                Step::Wait(at) => {
+                    let mut all = vec![at];
+                    while let Some(&&Step::Wait(next)) = steps.peek() {
+                        all.push(next);
+                        steps.next();
+                    }
+                    let function = match all.len() {
+                        1 => Function::Wait,
+                        _ => Function::Waitall,
+                    };
+                    self.wait(&mut rank, &all, function)?;
+                }
             }
         }
         let mut rest: Vec<u32> = rank.open.keys().copied().collect();

@@ -22,7 +22,7 @@ pub(super) enum Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ordered {
     pub(super) steps: Vec<Step>,
-    /// True if a wait or a computation may hold back what does not depend on it.
+    /// True if a wait may hold back what does not depend on it.
     pub(super) branched: bool,
 }
 
@@ -53,7 +53,6 @@ pub(super) fn order(graph: &Graph) -> Result<Ordered, u32> {
     let mut begun = 0;
     loop {
         let (at, lists) = if let Some(Reverse((class, at))) = ready.pop() {
-            ordered.branched |= class == 2 && !waits.is_empty();
             begun += 1;
             ordered.steps.push(Step::Begin(at));
             let requires = !after_end.of_operation(at).is_empty();
@@ -63,12 +62,12 @@ pub(super) fn order(graph: &Graph) -> Result<Ordered, u32> {
             }
             (at, [Some(&after_begin), ends.then_some(&after_end)])
         } else if let Some((_, at)) = waits.pop_first() {
-            ordered.branched |= !waits.is_empty();
             ordered.steps.push(Step::Wait(at));
             (at, [Some(&after_end), None])
         } else {
             break;
         };
+        let waited = lists[1].is_none() && matches!(ordered.steps.last(), Some(Step::Wait(_)));
         for list in lists.into_iter().flatten() {
             for &next in list.of_operation(at) {
                 open[next as usize] -= 1;
@@ -77,6 +76,8 @@ pub(super) fn order(graph: &Graph) -> Result<Ordered, u32> {
                 }
             }
         }
+        // What the wait held back could have gone on while another message was awaited.
+        ordered.branched |= waited && !ready.is_empty() && !waits.is_empty();
     }
     match begun == count {
         true => Ok(ordered),

@@ -147,15 +147,11 @@ impl Rank {
         made: &HashMap<Making, Made>,
         give_up: bool,
     ) -> Option<Option<Known>> {
-        let of_world = shown.rank as usize == own && shown.size as usize == world.members.len();
-        if of_world
-            && self
-                .resolved
-                .uses
-                .iter()
-                .flatten()
-                .all(|known| known.id != world.id)
-        {
+        // Until a rank has shown the world, it cannot have made another communicator of all ranks. The shown rank must not count: files that
+        // are copies of one, as those of examples, all show rank 0.
+        let of_all = shown.size as usize == world.members.len();
+        let mut bound = self.resolved.uses.iter().flatten();
+        if of_all && bound.all(|known| known.id != world.id) {
             return Some(Some(world.clone()));
         }
         if shown.size == 1 {
