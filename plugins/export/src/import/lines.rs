@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::error::ImportError;
 
 /// Greatest length of a line in bytes. A line of a rank has at most a few numbers for each rank of its communicator.
-const LONGEST: u64 = 64 << 20;
+const LONGEST: u64 = 16 << 20;
 
 /// Reader of a text file's lines.
 #[derive(Debug)]

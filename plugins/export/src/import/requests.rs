@@ -5,6 +5,35 @@ use nodescope_hypercall::{Completion, MpiRecord, Peer, Tag};
 use super::build::CallId;
 use super::matching::{Handle, Matcher};
 
+/// Most requests that are given to all calls of a rank that end only one or none of them. The work for such calls grows with the requests
+/// that they are given, so that a small file could cause hours of it.
+const MOST_GIVEN: u64 = 1 << 28;
+/// Most requests that the record of a test lists. What a test is given has no effect on times.
+const MOST_LISTED: usize = 1000;
+
+/// Requests that the calls of a rank may still be given where these calls end only one or none of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget(u64);
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget(MOST_GIVEN)
+    }
+}
+
+impl Budget {
+    /// Takes the requests of a call. Returns a description for people if they are too many.
+    pub(super) fn spend(&mut self, given: usize) -> Result<(), String> {
+        let left = self.0.checked_sub(given as u64);
+        self.0 = left.ok_or_else(|| {
+            format!(
+                "the rank's tests and waits for any request are given more than {MOST_GIVEN} requests in all"
+            )
+        })?;
+        Ok(())
+    }
+}
+
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
@@ -41,7 +70,12 @@ impl Receive {
 /// Adds the completion of requests to the record of a call. `given` are the requests that the call was given, of which it completed
 /// `done`, by their indices.
 pub(super) fn complete(record: &mut MpiRecord, given: &[Request], done: &[usize]) {
-    record.requests = given.iter().map(|request| request.serial).collect();
+    let listed = match done.is_empty() {
+        true => given.len().min(MOST_LISTED),
+        false => given.len(),
+    };
+    let listed = given.iter().take(listed);
+    record.requests = listed.map(|request| request.serial).collect();
     for &index in done {
         let request = &given[index];
         match &request.receive {
@@ -70,5 +104,38 @@ pub(super) fn completed(
         if let Some(handle) = handle {
             matcher.completed(handle, call, at as u32);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_ends_in_a_message() {
+        let mut budget = Budget::default();
+        let call = 1 << 20;
+        for _ in 0..MOST_GIVEN / call {
+            budget.spend(call as usize).unwrap();
+        }
+        assert!(budget.spend(1).unwrap_err().contains("more than 268435456"));
+    }
+
+    #[test]
+    fn tests_list_few_requests_and_waits_all() {
+        let thread = nodescope_hypercall::ThreadId { pid: 1, tid: 1 };
+        let function = nodescope_hypercall::Function::Testall;
+        let mut record = MpiRecord::new(function, thread, Peer::Rank(0), 0);
+        let given = [Request {
+            serial: 7,
+            receive: None,
+        }; 2000];
+        complete(&mut record, &given, &[]);
+        assert_eq!(record.requests.len(), MOST_LISTED);
+        complete(&mut record, &given, &[1999]);
+        assert_eq!(
+            (record.requests.len(), record.completions[0].index),
+            (2000, 1999)
+        );
     }
 }

@@ -16,7 +16,7 @@ use nodescope_trace::NodeEntry;
 
 use super::lines::{Lines, has_word, wrong};
 use super::matching::{From, Matcher, Posted};
-use super::requests::{self, Receive, Request};
+use super::requests::{self, Budget, Receive, Request};
 use super::{Builder, CallId};
 use crate::error::ImportError;
 
@@ -130,6 +130,7 @@ struct Rank {
     /// True if sizes without a datatype count doubles, as `init` with an argument states.
     doubles: bool,
     finished: bool,
+    budget: Budget,
 }
 
 /// Returns the size in bytes of a SimGrid datatype by its number; `None` for numbers that such traces do not use.
@@ -506,6 +507,8 @@ impl Reader<'_> {
             } else {
                 // The trace does not say which request ended.
                 self.guessed += 1;
+                let spent = entry.budget.spend(given.len());
+                spent.map_err(|what| action.wrong(what))?;
                 let first = given.first().map(|request| request.serial);
                 for queue in entry.pending.values_mut() {
                     queue.retain(|request| Some(request.serial) != first);
