@@ -117,8 +117,13 @@ pub enum ImportError {
         cause: io::Error,
     },
     /// The file has no known format.
-    #[error("{} is neither an OTF2 archive (a .otf2 file) nor a SimGrid time-independent trace (text whose lines read `rank action …`, or the list of such files)", .0.display())]
-    Unknown(PathBuf),
+    #[error("{} {what}; what can be imported is {}", .file.display(), crate::import::KNOWN)]
+    Unknown {
+        /// Path of the file or folder.
+        file: PathBuf,
+        /// What the file looks like, in words.
+        what: String,
+    },
     /// A line of the file is wrong.
     #[error("{}:{line}: {what}", .file.display())]
     Line {

@@ -1,7 +1,7 @@
 //! Exports of traces to the formats of other tools, and imports of other tools' traces.
 //!
 //! - [`export`] writes a trace in one of the [`Format`]s; `README.md` describes what data each format contains and what it loses.
-//! - [`import()`] converts an OTF2 archive or a SimGrid time-independent trace into a trace.
+//! - [`import()`] converts a trace of another tool (OTF2, SimGrid, liballprof, GOAL) into a trace.
 //!
 //! Both passes over a trace are shared by the formats. [`survey`] is the first: it finds processes, threads and communicators. In the
 //! second, [`steps`] turns calls into messages sent, receives posted and requests completed. Each format has its own module. Traces are
@@ -15,8 +15,11 @@ pub mod steps;
 pub mod survey;
 
 mod chrome;
+mod collectives;
 mod dimemas;
+mod goal;
 mod labels;
+mod left_out;
 mod output;
 mod paraver;
 mod perfetto;
@@ -25,11 +28,12 @@ mod simgrid;
 mod slices;
 mod sorter;
 mod stream;
+mod tags;
 
 use std::path::{Path, PathBuf};
 
 pub use error::{ExportError, ImportError};
-pub use import::{Imported, import};
+pub use import::{Imported, Kind, import, recognise};
 pub use survey::Survey;
 
 /// A format to which traces are exported.
@@ -47,19 +51,22 @@ pub enum Format {
     Paraver,
     /// Dimemas' .dim file.
     Dimemas,
+    /// A GOAL schedule, for LogGOPSim.
+    Goal,
     /// A table, one line for each event.
     Csv,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 7] = [
+    pub const ALL: [Format; 8] = [
         Format::Otf2,
         Format::Perfetto,
         Format::Chrome,
         Format::Simgrid,
         Format::Paraver,
         Format::Dimemas,
+        Format::Goal,
         Format::Csv,
     ];
 
@@ -72,6 +79,7 @@ impl Format {
             Format::Simgrid => "simgrid",
             Format::Paraver => "paraver",
             Format::Dimemas => "dimemas",
+            Format::Goal => "goal",
             Format::Csv => "csv",
         }
     }
@@ -91,13 +99,14 @@ impl Format {
             ],
             Format::Paraver => &["trace.prv", "trace.pcf", "trace.row"],
             Format::Dimemas => &["trace.dim"],
+            Format::Goal => &["trace.goal"],
             Format::Csv => &["trace.csv"],
         }
     }
 
     /// Returns whether a file of the format holds only one MPI program.
     pub fn takes_one_program(self) -> bool {
-        matches!(self, Format::Simgrid | Format::Dimemas)
+        matches!(self, Format::Simgrid | Format::Dimemas | Format::Goal)
     }
 }
 
@@ -179,6 +188,7 @@ pub fn export(
         Format::Simgrid => simgrid::write(&job),
         Format::Paraver => paraver::write(&job),
         Format::Dimemas => dimemas::write(&job),
+        Format::Goal => goal::write(&job),
         Format::Csv => csv::write(&job),
     }?;
     summary.events = survey.events;

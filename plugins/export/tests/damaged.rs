@@ -61,5 +61,5 @@ fn a_list_of_files_names_regular_files_once() {
     );
     assert!(told("0.ti\n0.ti\n").ends_with("0.ti, which is named before"));
     let endless = import("/dev/zero".as_ref(), &folder.path().join("trace.nst"));
-    assert!(matches!(endless, Err(ImportError::Unknown(_))));
+    assert!(matches!(endless, Err(ImportError::Unknown { .. })));
 }

@@ -606,7 +606,7 @@ fn damaged_simgrid_traces_are_told_by_file_and_line() {
     let path = dir.path().join("x.ti");
     let back = dir.path().join("back.nst");
     for (text, says) in [
-        ("", "neither an OTF2 archive"),
+        ("", "x.ti is empty; what can be imported is an OTF2 archive"),
         ("0 init\n0 send\n", "x.ti:2: send: lacks its receiver"),
         (
             "0 init\n0 send x 1 2 6\n",

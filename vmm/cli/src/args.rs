@@ -678,6 +678,8 @@ pub enum ExportFormat {
     Paraver,
     /// Dimemas' .dim.
     Dimemas,
+    /// GOAL schedule: txt2bin and LogGOPSim.
+    Goal,
     /// A table, one line an event.
     Csv,
 }
@@ -694,7 +696,8 @@ pub enum Bursts {
 /// `nodescope import`.
 #[derive(Debug, clap::Args)]
 pub struct Import {
-    /// An OTF2 archive (its .otf2 file, or the folder with it) or a SimGrid time-independent trace (the file for smpirun -replay).
+    /// The trace, or a folder with one: an OTF2 archive (its .otf2 file), a SimGrid time-independent trace (the file for smpirun -replay),
+    /// a liballprof trace (the file of a rank, such as pmpi-trace-rank-0.txt) or a GOAL schedule. Its content tells the format.
     pub input: PathBuf,
     /// The trace to write.
     #[arg(short, long, value_name = "FILE")]

@@ -10,6 +10,7 @@ use nodescope_export::{Bursts, ExportError, Format, ImportError, Network, Option
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::foreign;
 use crate::results::refuse_existing;
 use crate::terminal::print;
 
@@ -19,7 +20,7 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
     if args.program.is_some() && !args.format.iter().any(takes_one) {
         return Err(Failure::new(
             Exit::Study,
-            "--program is for the formats that hold one MPI program, simgrid and dimemas; the other formats hold all programs".to_owned(),
+            "--program is for the formats that hold one MPI program, simgrid, dimemas and goal; the other formats hold all programs".to_owned(),
         ));
     }
     let (trace, network) = source(&args.results)?;
@@ -47,7 +48,7 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
         let format = Format::from(format);
         match nodescope_export::export(&trace, format, &folder(format), &options) {
             Ok(summary) => print(&text(format, &summary))?,
-            Err(error) => failures.push((format, failure(&error))),
+            Err(error) => failures.push((format, failure(&args.results, &error))),
         }
     }
     let of_several = args.format.len() > 1;
@@ -68,10 +69,12 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
     Err(first)
 }
 
-fn failure(error: &ExportError) -> Failure {
+fn failure(results: &Path, error: &ExportError) -> Failure {
+    if let ExportError::Trace(error) = error {
+        return foreign::unreadable(results, error);
+    }
     let exit = match error {
         ExportError::Io { .. } => Exit::Host,
-        ExportError::Trace(error) => Exit::of_trace(error),
         ExportError::Otf2(error) if error.missing() => Exit::Host,
         _ => Exit::Study,
     };
@@ -107,8 +110,12 @@ pub fn import(args: &args::Import) -> Result<Exit, Failure> {
         };
         Failure::of(exit, &error)
     })?;
+    let jobs = match imported.jobs {
+        0 | 1 => String::new(),
+        jobs => format!(" of {}", counted(jobs, "job")),
+    };
     let mut text = format!(
-        "{}: {}, {}\n",
+        "{}: {}{jobs}, {}\n",
         args.output.display(),
         counted(imported.ranks, "rank"),
         counted(imported.calls, "MPI call")
@@ -177,6 +184,7 @@ impl From<args::ExportFormat> for Format {
             args::ExportFormat::Simgrid => Format::Simgrid,
             args::ExportFormat::Paraver => Format::Paraver,
             args::ExportFormat::Dimemas => Format::Dimemas,
+            args::ExportFormat::Goal => Format::Goal,
             args::ExportFormat::Csv => Format::Csv,
         }
     }

@@ -13,6 +13,7 @@ mod distributed;
 mod exit;
 mod export;
 mod follow;
+mod foreign;
 mod host_limit;
 mod host_times;
 mod image;

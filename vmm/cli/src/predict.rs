@@ -18,6 +18,7 @@ use nodescope_trace::{MpiProgram, PendingCallsBuilder, TraceError, TraceReader};
 pub use origin::window_notes;
 
 use crate::exit::{Exit, Failure};
+use crate::foreign;
 use crate::results::refuse_existing;
 use crate::terminal::{print, print_json};
 
@@ -210,7 +211,7 @@ fn builder(
 ) -> Result<(PathBuf, SequenceBuilder, Option<String>), Failure> {
     let path = trace_of(results);
     let (builder, cut) =
-        events(&path, options).map_err(|error| Failure::of(Exit::of_trace(&error), &error))?;
+        events(&path, options).map_err(|error| foreign::unreadable(results, &error))?;
     Ok((path, builder, cut))
 }
 

@@ -2,87 +2,42 @@
 //!
 //! Such a trace has no times. In the imported trace, a flop of work takes one nanosecond and counts as one instruction, and MPI calls
 //! take no time. The imported trace therefore shows the program on a network without latency, which is what a prediction needs.
+//!
+//! Traces that SimGrid itself writes (`smpirun -trace-ti`) name ranks and tags by SimGrid's constants where there are none: any source, any
+//! tag, `MPI_PROC_NULL`. Where the traced rank is no rank of the world, releases such as 3.32 write one number for both any source and
+//! `MPI_PROC_NULL`. A receive is then from any source if a message is left for it, and from `MPI_PROC_NULL` otherwise.
+
+mod action;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use nodescope_hypercall::record::communicator;
-use nodescope_hypercall::{Completion, Function, Peer, Tag};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 use nodescope_trace::NodeEntry;
 
-use super::Builder;
+use super::lines::{Lines, has_word, wrong};
+use super::matching::{From, Matcher, Posted};
+use super::requests::{self, Budget, Receive, Request};
+use super::{Builder, CallId};
 use crate::error::ImportError;
-
-/// Limit that every rank number must be below, so that a damaged file cannot cause a huge allocation. Real traces have fewer ranks.
-const MOST_RANKS: u32 = 1 << 24;
-
-/// Returns true if a path leads to something other than a regular file: a device or a pipe may have no end.
-fn may_be_endless(path: &Path) -> bool {
-    path.exists() && !path.is_file()
-}
+use action::{Action, Key, MOST_RANKS, smpi};
 
 /// Reads a file of actions, or a list of such files.
 pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, ImportError> {
+    // The trace does not contain the platform: all ranks are on one node.
+    builder.nodes.push(NodeEntry::UNKNOWN.into());
+    let files = files(path)?;
     let mut reader = Reader {
+        matcher: has_word(&files, &smpi::WILD)?.then(Matcher::default),
         builder,
         ranks: HashMap::new(),
-        skipped: 0,
+        left_out: 0,
+        guessed: 0,
     };
-    builder_node(reader.builder);
-    if may_be_endless(path) {
-        return Err(ImportError::Unknown(path.into()));
-    }
-    let lines = BufReader::new(File::open(path).map_err(ImportError::io("open", path))?).lines();
-    let mut files: Vec<(usize, PathBuf)> = Vec::new();
-    let mut actions = false;
-    for (line, number) in lines.zip(1..) {
-        let line = line.map_err(|cause| unreadable(path, number, cause))?;
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let mut words = line.split_whitespace();
-        let first = words.next().unwrap_or_default();
-        if words.next().is_some() && first.bytes().all(|byte| byte.is_ascii_digit()) {
-            actions = true;
-            reader.line(path, number, line)?;
-        } else if actions || line.contains(char::is_whitespace) {
-            return Err(wrong(
-                path,
-                number,
-                format!("{line:?} is no action `rank name …`"),
-            ));
-        } else {
-            files.push((number, resolve(path, line)));
-        }
-        if actions && !files.is_empty() {
-            let what = "an action in a list of files".into();
-            return Err(wrong(path, number, what));
-        }
-    }
-    if !actions && files.is_empty() {
-        return Err(ImportError::Unknown(path.into()));
-    }
-    let mut read = BTreeSet::new();
-    for (number, file) in &files {
-        // The list must name regular files, each only once.
-        let what = match (may_be_endless(file), read.insert(file)) {
-            (true, _) => Some("is no regular file"),
-            (_, false) => Some("is named before"),
-            _ => None,
-        };
-        if let Some(what) = what {
-            let what = format!("names {}, which {what}", file.display());
-            return Err(wrong(path, *number, what));
-        }
-        let input = File::open(file).map_err(|cause| {
-            let what = format!("names {}, which cannot be opened: {cause}", file.display());
-            wrong(path, *number, what)
-        })?;
-        for (line, number) in BufReader::new(input).lines().zip(1..) {
-            let line = line.map_err(|cause| unreadable(file, number, cause))?;
+    for file in &files {
+        let mut lines = Lines::open(file)?;
+        while let Some((number, line)) = lines.next()? {
             let line = line.trim();
             if !line.is_empty() && !line.starts_with('#') {
                 reader.line(file, number, line)?;
@@ -92,9 +47,45 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
     reader.finish(path)
 }
 
-/// Adds one node for all ranks, since the trace does not contain the platform.
-fn builder_node(builder: &mut Builder) {
-    builder.nodes.push(NodeEntry::UNKNOWN.into());
+/// Returns the files with actions: those that a list names, or the file itself.
+fn files(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
+    let mut lines = Lines::open(path)?;
+    let mut files: Vec<PathBuf> = Vec::new();
+    let mut read = BTreeSet::new();
+    while let Some((number, line)) = lines.next()? {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if words.next().is_some() {
+            let action = first.bytes().all(|byte| byte.is_ascii_digit());
+            if action && files.is_empty() {
+                return Ok(vec![path.into()]);
+            }
+            let what = match action {
+                true => "an action in a list of files".into(),
+                false => format!("{line:?} is no action `rank name …`"),
+            };
+            return Err(wrong(path, number, what));
+        }
+        // The list must name regular files, each only once.
+        let file = resolve(path, line);
+        let what = match (file.exists() && !file.is_file(), read.insert(file.clone())) {
+            (true, _) => Some("is no regular file".to_owned()),
+            (_, false) => Some("is named before".to_owned()),
+            _ => std::fs::File::open(&file)
+                .err()
+                .map(|cause| format!("cannot be opened: {cause}")),
+        };
+        if let Some(what) = what {
+            let what = format!("names {}, which {what}", file.display());
+            return Err(wrong(path, number, what));
+        }
+        files.push(file);
+    }
+    Ok(files)
 }
 
 fn resolve(list: &Path, name: &str) -> PathBuf {
@@ -105,31 +96,14 @@ fn resolve(list: &Path, name: &str) -> PathBuf {
     }
 }
 
-fn wrong(file: &Path, line: usize, what: String) -> ImportError {
-    ImportError::Line {
-        file: file.into(),
-        line,
-        what,
-    }
-}
-
-fn unreadable(file: &Path, line: usize, cause: std::io::Error) -> ImportError {
-    match cause.kind() {
-        std::io::ErrorKind::InvalidData => wrong(file, line, "is no text".into()),
-        _ => ImportError::io("read", file)(cause),
-    }
-}
-
 struct Reader<'a> {
     builder: &'a mut Builder,
+    /// Messages and receives, if the trace has receives whose message it does not name.
+    matcher: Option<Matcher>,
     ranks: HashMap<u32, Rank>,
-    skipped: u64,
+    left_out: u64,
+    guessed: u64,
 }
-
-/// Sender, receiver and tag.
-type Key = (u32, u32, u32);
-/// Request: serial number, true for a receive, and the bytes of the receive's buffer (0 for a send).
-type Request = (u64, bool, u64);
 
 #[derive(Default)]
 struct Rank {
@@ -140,78 +114,10 @@ struct Rank {
     request: u64,
     /// Pending requests by sender, receiver and tag.
     pending: HashMap<Key, VecDeque<Request>>,
+    /// True if sizes without a datatype count doubles, as `init` with an argument states.
+    doubles: bool,
     finished: bool,
-}
-
-/// Returns the size in bytes of a SimGrid datatype by its number; `None` for numbers that such traces do not use.
-fn type_bytes(number: u32) -> Option<u64> {
-    Some(match number {
-        0 => 8,
-        1 => 4,
-        2 => 1,
-        3 => 2,
-        4 => 8,
-        5 => 4,
-        6 => 1,
-        _ => return None,
-    })
-}
-
-/// The words of an action, and its position in the file.
-struct Action<'a> {
-    file: &'a Path,
-    line: usize,
-    name: &'a str,
-    words: Vec<&'a str>,
-}
-
-impl Action<'_> {
-    fn wrong(&self, what: impl std::fmt::Display) -> ImportError {
-        wrong(self.file, self.line, format!("{}: {what}", self.name))
-    }
-
-    fn number(&self, at: usize, what: &str) -> Result<f64, ImportError> {
-        let word = self.words.get(at);
-        let word = word.ok_or_else(|| self.wrong(format!("lacks its {what}")))?;
-        let number: f64 = word
-            .parse()
-            .map_err(|_| self.wrong(format!("{word:?} is no {what}")))?;
-        // Larger numbers are not exact, and no real trace has them.
-        match number.is_finite() && (0.0..=9e15).contains(&number) {
-            true => Ok(number),
-            false => Err(self.wrong(format!("{word} is an impossible {what}"))),
-        }
-    }
-
-    fn rank(&self, at: usize, what: &str) -> Result<u32, ImportError> {
-        let number = self.number(at, what)?;
-        match number.fract() == 0.0 && number < f64::from(MOST_RANKS) {
-            true => Ok(number as u32),
-            false => Err(self.wrong(format!("{number} is no {what}"))),
-        }
-    }
-
-    fn tag(&self, at: usize) -> Result<u32, ImportError> {
-        let number = self.number(at, "tag")?;
-        match number.fract() == 0.0 && number < 2_147_483_648.0 {
-            true => Ok(number as u32),
-            false => Err(self.wrong(format!("{number} is no tag"))),
-        }
-    }
-
-    /// Returns the size in bytes of an element of the type in the word at index `at`; 1 if there is no such word.
-    fn element(&self, at: usize) -> Result<u64, ImportError> {
-        let Some(word) = self.words.get(at) else {
-            return Ok(1);
-        };
-        let bytes = word.parse().ok().and_then(type_bytes);
-        bytes.ok_or_else(|| self.wrong(format!("{word:?} is a type that is not known")))
-    }
-
-    /// Returns the total bytes of the elements whose number is in the word `count` and whose type is in the word `kind`.
-    fn bytes(&self, count: usize, kind: usize) -> Result<u64, ImportError> {
-        Ok(self.number(count, "count")? as u64 * self.element(kind)?)
-    }
+    budget: Budget,
 }
 
 impl Reader<'_> {
@@ -226,12 +132,6 @@ impl Reader<'_> {
                 format!("{text:?} is no action `rank name …`"),
             ));
         }
-        let action = Action {
-            file,
-            line,
-            name,
-            words: words.collect(),
-        };
         let rank: u32 = rank
             .parse()
             .ok()
@@ -239,11 +139,18 @@ impl Reader<'_> {
             .ok_or_else(|| wrong(file, line, format!("{rank:?} is no rank")))?;
         if !self.ranks.contains_key(&rank) {
             let entry = Rank {
-                process: self.builder.process(rank, 0, "simgrid"),
+                process: self.builder.process(0, rank, 0, "simgrid"),
                 ..Rank::default()
             };
             self.ranks.insert(rank, entry);
         }
+        let action = Action {
+            file,
+            line,
+            name,
+            words: words.collect(),
+            doubles: self.ranks.get(&rank).is_some_and(|entry| entry.doubles),
+        };
         self.action(rank, &action)
     }
 
@@ -267,14 +174,26 @@ impl Reader<'_> {
                 entry.time = entry.time.saturating_add((seconds * 1e12).round() as u64);
                 return Ok(());
             }
-            "comm_size" | "comm_split" | "comm_dup" | "location" | "test" => {
-                self.skipped += 1;
+            "comm_size" | "comm_split" | "comm_dup" | "location" | "test" | "testany"
+            | "testall" | "testsome" | "probe" | "iprobe" => {
+                self.left_out += 1;
                 return Ok(());
             }
-            "init" => Function::Init,
+            "init" => {
+                entry.doubles = !action.words.is_empty();
+                Function::Init
+            }
             "finalize" => Function::Finalize,
             "send" => Function::Send,
+            "bsend" => Function::Bsend,
+            "ssend" => Function::Ssend,
+            "rsend" => Function::Rsend,
             "isend" => Function::Isend,
+            "ibsend" => Function::Ibsend,
+            "issend" => Function::Issend,
+            "irsend" => Function::Irsend,
+            "sendrecv" => Function::Sendrecv,
+            "waitany" => Function::Waitany,
             "recv" => Function::Recv,
             "irecv" => Function::Irecv,
             "wait" => Function::Wait,
@@ -299,87 +218,206 @@ impl Reader<'_> {
         let mut record = self.builder.record(process, function);
         record.communicator = communicator::WORLD;
         match function {
-            Function::Send | Function::Isend => {
-                record.destination = Peer::Rank(action.rank(0, "receiver")?);
-                let tag = action.tag(1)?;
-                record.send_tag = Tag::Value(tag);
+            Function::Init | Function::Finalize => {}
+            _ if function.class() == Class::Send || function.class() == Class::StartSend => {
+                record.destination = action.receiver(0)?;
+                record.send_tag = action.tag(1)?;
                 record.send_bytes = action.bytes(2, 3)?;
-                if function == Function::Isend {
-                    entry.request += 1;
-                    record.request = entry.request;
-                    let key = (rank, action.rank(0, "receiver")?, tag);
-                    let request = (entry.request, false, 0);
-                    entry.pending.entry(key).or_default().push_back(request);
-                }
+                return self.send(rank, record, action);
             }
             Function::Recv | Function::Irecv => {
-                let (from, tag) = (action.rank(0, "sender")?, action.tag(1)?);
-                record.source = Peer::Rank(from);
-                record.receive_tag = Tag::Value(tag);
-                record.receive_bytes = action.bytes(2, 3)?;
-                if function == Function::Irecv {
-                    entry.request += 1;
-                    record.request = entry.request;
-                    let request = (entry.request, true, record.receive_bytes);
-                    let key = (from, rank, tag);
-                    entry.pending.entry(key).or_default().push_back(request);
-                } else {
-                    record.completions.push(Completion {
-                        bytes: record.receive_bytes,
-                        source: record.source,
-                        tag: record.receive_tag,
-                        ..Completion::default()
-                    });
-                }
+                let from = action.sender(0)?;
+                record.receive_tag = action.tag(1)?;
+                let unknown = action.signed(2, "count")? == -1.0;
+                let room = (!unknown).then(|| action.bytes(2, 3)).transpose()?;
+                return self.receive(rank, record, (from, room), action);
             }
-            Function::Wait => {
-                record.communicator = communicator::NONE;
-                let key = (
-                    action.rank(0, "sender")?,
-                    action.rank(1, "receiver")?,
-                    action.tag(2)?,
-                );
-                let request = entry.pending.get_mut(&key).and_then(VecDeque::pop_front);
-                let Some(request) = request else {
-                    let (from, to, tag) = key;
-                    return Err(action.wrong(format!(
-                        "no message from {from} to {to} with tag {tag} is under way"
-                    )));
-                };
-                complete(&mut record, key, request);
+            Function::Sendrecv => {
+                // The words are: count sent, receiver, count received, sender, two types. The trace has no tags.
+                (record.send_tag, record.receive_tag) = (Tag::Value(0), Tag::Value(0));
+                record.destination = action.receiver(1)?;
+                record.send_bytes = action.bytes(0, 4)?;
+                let from = action.sender(3)?;
+                self.sent(rank, &record);
+                let room = Some(action.bytes(2, 5)?);
+                return self.receive(rank, record, (from, room), action);
             }
-            Function::Waitall => {
-                record.communicator = communicator::NONE;
-                let mut pending: Vec<_> = entry
-                    .pending
-                    .drain()
-                    .flat_map(|(key, queue)| queue.into_iter().map(move |request| (key, request)))
-                    .collect();
-                pending.sort_by_key(|(_, (serial, ..))| *serial);
-                for (key, request) in pending {
-                    complete(&mut record, key, request);
-                }
+            Function::Wait | Function::Waitall | Function::Waitany => {
+                return self.wait(rank, record, action);
             }
             _ => return self.collective(rank, record, action),
         }
-        self.put(rank, record);
+        self.put(rank, record)?;
         Ok(())
     }
 
-    fn put(&mut self, rank: u32, record: nodescope_hypercall::MpiRecord) {
-        if let Some(entry) = self.ranks.get_mut(&rank) {
-            entry.finished |= record.function == Function::Finalize;
-            let instructions = entry.instructions as u64;
-            let time = (entry.time, entry.time);
-            self.builder
-                .call(entry.process, record, time, (instructions, instructions));
+    /// Tells the matcher of a message.
+    fn sent(&mut self, rank: u32, record: &MpiRecord) {
+        let time = self.ranks.get(&rank).map_or(0, |entry| entry.time);
+        if let (Some(matcher), Peer::Rank(to), Tag::Value(tag)) =
+            (&mut self.matcher, record.destination, record.send_tag)
+        {
+            let message = (time, record.send_bytes);
+            matcher.send(communicator::WORLD, (rank, to), tag, message);
         }
+    }
+
+    fn send(
+        &mut self,
+        rank: u32,
+        mut record: MpiRecord,
+        action: &Action<'_>,
+    ) -> Result<(), ImportError> {
+        let Tag::Value(_) = record.send_tag else {
+            return Err(action.wrong("a message has a tag of its own"));
+        };
+        if record.destination == Peer::Null {
+            record.send_bytes = 0;
+        }
+        self.sent(rank, &record);
+        if record.function.class() == Class::StartSend
+            && let Some(entry) = self.ranks.get_mut(&rank)
+        {
+            entry.request += 1;
+            record.request = entry.request;
+            let request = Request {
+                serial: entry.request,
+                receive: None,
+            };
+            let part =
+                |at, what| -> Result<i64, ImportError> { Ok(action.signed(at, what)? as i64) };
+            let key = (rank.into(), part(0, "receiver")?, part(1, "tag")?);
+            entry.pending.entry(key).or_default().push_back(request);
+        }
+        self.put(rank, record)?;
+        Ok(())
+    }
+
+    /// Adds a receive from a sender (`None` for `MPI_PROC_NULL`) into a buffer (`None` if its size is unknown).
+    fn receive(
+        &mut self,
+        rank: u32,
+        mut record: MpiRecord,
+        (from, room): (Option<From>, Option<u64>),
+        action: &Action<'_>,
+    ) -> Result<(), ImportError> {
+        record.source = match from {
+            Some(From::Rank(rank)) => Peer::Rank(rank),
+            Some(From::Any | From::AnyOrNull) => Peer::Any,
+            None => Peer::Null,
+        };
+        record.receive_bytes = match record.source {
+            Peer::Null => 0,
+            _ => room.unwrap_or(0),
+        };
+        let mut receive = Receive {
+            source: record.source,
+            tag: record.receive_tag,
+            bytes: record.receive_bytes,
+            handle: None,
+        };
+        let tag = match record.receive_tag {
+            Tag::Value(tag) => Some(tag),
+            Tag::Any | Tag::None => None,
+        };
+        let starts = record.function == Function::Irecv;
+        let mut serial = 0;
+        if starts && let Some(entry) = self.ranks.get_mut(&rank) {
+            entry.request += 1;
+            serial = entry.request;
+            record.request = serial;
+        } else {
+            receive.complete(&mut record, 0, 0);
+        }
+        let call = self.put(rank, record)?;
+        if let (Some(matcher), Some(from), Some(call)) = (&mut self.matcher, from, call) {
+            let posted = Posted {
+                call,
+                from,
+                tag,
+                room,
+                completed: (!starts).then_some((call, 0)),
+            };
+            receive.handle = Some(matcher.receive(communicator::WORLD, rank, posted));
+        }
+        if starts && let Some(entry) = self.ranks.get_mut(&rank) {
+            let part =
+                |at, what| -> Result<i64, ImportError> { Ok(action.signed(at, what)? as i64) };
+            let key = (part(0, "sender")?, rank.into(), part(1, "tag")?);
+            let request = Request {
+                serial,
+                receive: Some(receive),
+            };
+            entry.pending.entry(key).or_default().push_back(request);
+        }
+        Ok(())
+    }
+
+    fn wait(
+        &mut self,
+        rank: u32,
+        mut record: MpiRecord,
+        action: &Action<'_>,
+    ) -> Result<(), ImportError> {
+        let Some(entry) = self.ranks.get_mut(&rank) else {
+            return Ok(());
+        };
+        record.communicator = communicator::NONE;
+        let mut given: Vec<Request>;
+        let mut done = vec![0];
+        if record.function == Function::Wait {
+            let key = action.key()?;
+            let request = entry.pending.get_mut(&key).and_then(VecDeque::pop_front);
+            let Some(request) = request else {
+                let (from, to, tag) = key;
+                return Err(action.wrong(format!(
+                    "no message from {from} to {to} with tag {tag} is under way"
+                )));
+            };
+            given = vec![request];
+        } else {
+            given = entry.pending.values().flatten().copied().collect();
+            given.sort_by_key(|request| request.serial);
+            if record.function == Function::Waitall {
+                entry.pending.clear();
+                done = (0..given.len()).collect();
+            } else {
+                // The trace does not say which request ended.
+                self.guessed += 1;
+                let spent = entry.budget.spend(given.len());
+                spent.map_err(|what| action.wrong(what))?;
+                let first = given.first().map(|request| request.serial);
+                for queue in entry.pending.values_mut() {
+                    queue.retain(|request| Some(request.serial) != first);
+                }
+                done.truncate(given.len());
+            }
+        }
+        requests::complete(&mut record, &given, &done);
+        if let Some(call) = self.put(rank, record)? {
+            requests::completed(&mut self.matcher, call, &given, &done);
+        }
+        Ok(())
+    }
+
+    /// Adds a call of a rank at its present time.
+    fn put(&mut self, rank: u32, record: MpiRecord) -> Result<Option<CallId>, ImportError> {
+        let Some(entry) = self.ranks.get_mut(&rank) else {
+            return Ok(None);
+        };
+        entry.finished |= record.function == Function::Finalize;
+        let instructions = entry.instructions as u64;
+        let time = (entry.time, entry.time);
+        let call = self
+            .builder
+            .call(entry.process, record, time, (instructions, instructions))?;
+        Ok(Some(call))
     }
 
     fn collective(
         &mut self,
         rank: u32,
-        mut record: nodescope_hypercall::MpiRecord,
+        mut record: MpiRecord,
         action: &Action<'_>,
     ) -> Result<(), ImportError> {
         let words = action.words.len();
@@ -489,11 +527,11 @@ impl Reader<'_> {
             }
             _ => {}
         }
-        self.put(rank, record);
+        self.put(rank, record)?;
         Ok(())
     }
 
-    fn finish(self, path: &Path) -> Result<Vec<String>, ImportError> {
+    fn finish(mut self, path: &Path) -> Result<Vec<String>, ImportError> {
         let size = self.ranks.len() as u32;
         let content = |what: String| ImportError::Content {
             file: path.into(),
@@ -513,14 +551,29 @@ impl Reader<'_> {
                 )));
             }
         }
-        self.builder.shares(size, path)?;
+        self.builder.shares(path);
+        let matcher = self.matcher.take().unwrap_or_default();
+        let matched = matcher.finish(self.builder);
+        let matched = matched.map_err(|lacking| content(lacking.to_string()))?;
         let mut notes = vec![
             "such a trace has no times: work takes a nanosecond a flop, MPI calls take none".into(),
         ];
-        if self.skipped > 0 {
+        if self.left_out > 0 {
             notes.push(format!(
                 "{} actions that SimGrid's replay ignores, or that only test, are left out",
-                self.skipped
+                self.left_out
+            ));
+        }
+        if matched.wild > 0 {
+            notes.push(format!(
+                "{} receives from any source or with any tag take the message that is sent first here; the traced run may have differed",
+                matched.wild
+            ));
+        }
+        if self.guessed > 0 {
+            notes.push(format!(
+                "{} waits for any request end the oldest one here, since the trace does not say which one ended",
+                self.guessed
             ));
         }
         Ok(notes)
@@ -531,25 +584,4 @@ impl Reader<'_> {
 fn sum(list: &[u64]) -> u64 {
     list.iter()
         .fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))
-}
-
-fn complete(
-    record: &mut nodescope_hypercall::MpiRecord,
-    (from, _, tag): Key,
-    (serial, receives, bytes): Request,
-) {
-    let index = record.requests.len() as u32;
-    record.requests.push(serial);
-    record.completions.push(Completion {
-        request: serial,
-        index,
-        bytes: if receives { bytes } else { 0 },
-        source: if receives {
-            Peer::Rank(from)
-        } else {
-            Peer::None
-        },
-        tag: if receives { Tag::Value(tag) } else { Tag::None },
-        cancelled: false,
-    });
 }

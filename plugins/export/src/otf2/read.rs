@@ -1,6 +1,7 @@
 //! Import of an OTF2 archive.
 
 mod events;
+mod jobs;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -35,7 +36,7 @@ pub(crate) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
     };
     let mut events = Events::new(&definitions, builder).map_err(content)?;
     archive.events(&definitions, &mut events)?;
-    events.finish().map_err(content)
+    events.finish()
 }
 
 /// An archive open for reading.

@@ -2,26 +2,26 @@
 //! (simgrid.org, "SMPI: Simulate MPI Applications", "Trace Replay and Offline Simulation").
 //!
 //! SimGrid's format has `MPI_COMM_WORLD` only, and no non-blocking collectives. Collectives that the format lacks become messages, by the
-//! algorithms of [`collectives`]. The format identifies requests by sender, receiver and tag, so each message gets its own tag.
+//! algorithms of [`crate::collectives`]. The format identifies requests by sender, receiver and tag, so each message gets its own tag.
 
-mod collectives;
+mod native;
 mod platform;
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use nodescope_hypercall::record::{Flags, communicator};
-use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
+use nodescope_hypercall::{Class, Function, MpiRecord};
 use nodescope_trace::MpiCall;
 
+use crate::collectives::{self, Action, Lowered, lowered};
 use crate::error::ExportError;
+use crate::left_out::LeftOut;
 use crate::output::{Part, write as write_file};
 use crate::steps::{Operation, Step, SteppedCall};
 use crate::stream::{Channel, Sink, stream};
 use crate::survey::Survey;
+use crate::tags::Tags;
 use crate::{Bursts, Job, Summary};
-
-use collectives::{Action, Group};
 
 /// Speed of hosts in flops a second if actions contain times: a flop stands for a nanosecond.
 const TIME_SPEED: f64 = 1e9;
@@ -47,7 +47,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
         ranks: vec![Rank::default(); ranks as usize],
         files,
         tags: Tags::default(),
-        notes: Counts::default(),
+        notes: LeftOut::default(),
         line: String::new(),
     };
     if job.options.bursts == Bursts::Instructions {
@@ -99,45 +99,6 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// Numbers of records that the exported trace lacks or only approximates, by kind.
-#[derive(Debug, Default)]
-struct Counts {
-    between: u64,
-    unknown_members: u64,
-    unresolved: u64,
-    construction: u64,
-    other: std::collections::BTreeMap<Function, u64>,
-}
-
-impl Counts {
-    fn add_notes(&self, notes: &mut Vec<String>) {
-        let mut tell = |count: u64, what: &str| {
-            if count > 0 {
-                notes.push(format!("{count} {what}"));
-            }
-        };
-        tell(
-            self.between,
-            "collective calls between groups (intercommunicators) are left out",
-        );
-        tell(
-            self.unknown_members,
-            "collective calls are on communicators whose members the trace does not tell: those that used them are taken",
-        );
-        tell(
-            self.unresolved,
-            "receives that were cancelled, or whose completion is not in the trace, are left out",
-        );
-        tell(
-            self.construction,
-            "calls that make or free communicators are left out: they synchronise nothing in the replay",
-        );
-        for (function, count) in &self.other {
-            notes.push(format!("{count} calls of {function} are left out"));
-        }
-    }
-}
-
 #[derive(Clone, Debug, Default)]
 struct Rank {
     /// Latest end of the rank's calls so far; `None` before the first call.
@@ -145,59 +106,6 @@ struct Rank {
     /// Sender, receiver and tag in the replay of each message of each pending request, by the request's serial number.
     pending: HashMap<u64, Vec<(u32, u32, u32)>>,
     finished: bool,
-}
-
-/// Tags for the replay. A message's tag has the number of its channel among those from this sender to this receiver, and its number on
-/// the channel. The replay identifies requests by sender, receiver and tag, so that two pending ones need different tags.
-#[derive(Debug, Default)]
-struct Tags {
-    channels: HashMap<(Channel, bool), TagCounts>,
-    pairs: HashMap<(u32, u32), u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct TagCounts {
-    number: u32,
-    sent: u64,
-    received: u64,
-}
-
-impl Tags {
-    /// Returns the replay's tag of the next message sent on a channel (of the next one received if `sends` is false). Messages of
-    /// collectives have their own tags.
-    fn next(&mut self, channel: Channel, collective: bool, sends: bool) -> u32 {
-        let pairs = &mut self.pairs;
-        let counts = self
-            .channels
-            .entry((channel, collective))
-            .or_insert_with(|| {
-                let next = pairs.entry((channel.from, channel.to)).or_default();
-                *next += 1;
-                TagCounts {
-                    number: *next - 1,
-                    sent: 0,
-                    received: 0,
-                }
-            });
-        let count = match sends {
-            true => &mut counts.sent,
-            false => &mut counts.received,
-        };
-        *count += 1;
-        (counts.number % (1 << 15)) << 16 | ((*count - 1) % (1 << 16)) as u32
-    }
-
-    /// Returns the number of messages without a receive, and of receives without a message.
-    fn open(&self) -> (u64, u64) {
-        self.channels
-            .values()
-            .fold((0, 0), |(sends, receives), counts| {
-                (
-                    sends + counts.sent.saturating_sub(counts.received),
-                    receives + counts.received.saturating_sub(counts.sent),
-                )
-            })
-    }
 }
 
 struct Simgrid<'a> {
@@ -209,7 +117,7 @@ struct Simgrid<'a> {
     ranks: Vec<Rank>,
     files: Vec<Part>,
     tags: Tags,
-    notes: Counts,
+    notes: LeftOut,
     line: String,
 }
 
@@ -346,50 +254,35 @@ impl Simgrid<'_> {
         record: &MpiRecord,
         request: u64,
     ) -> Result<(), ExportError> {
-        if record.communicator == communicator::SELF {
-            return Ok(());
-        }
-        if record.flags.contains(Flags::INTERCOMM) {
-            self.notes.between += 1;
-            return Ok(());
-        }
-        if matches!(
-            record.function.class(),
-            Class::Neighbor | Class::StartNeighbor | Class::PrepareNeighbor
-        ) {
-            return self.messages(rank, record, request, collectives::neighbours(record));
-        }
         let survey = self.survey;
-        let world = &survey.worlds[self.world];
-        let Some(entry) = world
-            .communicator(record.communicator)
-            .map(|at| &world.communicators[at])
-        else {
-            self.notes.unknown_members += 1;
-            return Ok(());
-        };
-        self.notes.unknown_members += u64::from(!entry.known);
-        let all = entry.members.len() as u32 == world.size
-            && entry
-                .members
-                .iter()
-                .zip(0..)
-                .all(|(&member, at)| member == at);
-        let group = Group {
-            members: &entry.members,
-            own: entry.position(rank).unwrap_or(0) as usize,
-        };
         let blocking = request == 0;
-        if all
-            && blocking
-            && let Some(text) = collectives::native(record, &group)
-        {
-            return self.action(rank, format_args!("{text}"));
-        }
-        let Some(actions) = (match blocking {
-            true => collectives::blocking(record, &group),
-            false => collectives::direct(record, &group),
-        }) else {
+        let actions = match lowered(&survey.worlds[self.world], rank, record) {
+            Lowered::Alone => return Ok(()),
+            Lowered::BetweenGroups => {
+                self.notes.between += 1;
+                return Ok(());
+            }
+            Lowered::Unknown => {
+                self.notes.unknown_members += 1;
+                return Ok(());
+            }
+            Lowered::Neighbours(actions) => Some(actions),
+            Lowered::Group {
+                group,
+                world,
+                known,
+            } => {
+                self.notes.unknown_members += u64::from(!known);
+                if world
+                    && blocking
+                    && let Some(text) = native::native(record, &group)
+                {
+                    return self.action(rank, format_args!("{text}"));
+                }
+                collectives::messages(record, &group, blocking)
+            }
+        };
+        let Some(actions) = actions else {
             *self.notes.other.entry(record.function).or_default() += 1;
             return Ok(());
         };
@@ -574,13 +467,5 @@ impl Sink for Speed<'_> {
             self.instructions = self.instructions.saturating_add(instructions);
         }
         Ok(())
-    }
-}
-
-/// Returns the root of a rooted collective as a world rank; `None` without a known root.
-fn root(record: &MpiRecord) -> Option<u32> {
-    match record.root {
-        Peer::Rank(rank) => Some(rank),
-        _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! Conversion of an archive's events into calls.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 
@@ -8,10 +9,12 @@ use nodescope_hypercall::{Class, Completion, Function, MpiRecord, Peer, Tag};
 
 use super::super::library::Handle;
 use super::super::{CALL_SITE, value};
+use super::jobs::Jobs;
 use super::{DONE, Definitions};
-use crate::import::Builder;
+use crate::error::ImportError;
+use crate::import::{Builder, CallId, Patch, function_named};
 
-/// A communicator of the new trace, with the world ranks of its members. `other` has the remote group of an intercommunicator, and is
+/// A communicator of the new trace, with the processes that are its members. `other` has the remote group of an intercommunicator, and is
 /// empty for other communicators.
 #[derive(Debug)]
 struct Group {
@@ -37,7 +40,7 @@ pub(super) struct Events<'a, 'b> {
     definitions: &'a Definitions,
     functions: HashMap<u32, Function>,
     groups: HashMap<u32, Group>,
-    /// Threads by the number of their location in the archive. The number of a process in the builder is its world rank.
+    /// Threads by the number of their location in the archive. The number of a process in the builder is its index in the archive's group.
     threads: HashMap<u64, Thread>,
     /// Index of the record of the call that began each pending request, by process and request.
     requests: HashMap<(usize, u64), Started>,
@@ -46,6 +49,13 @@ pub(super) struct Events<'a, 'b> {
     other_functions: BTreeMap<String, u64>,
     unbalanced: u64,
     last: u64,
+    jobs: Jobs,
+    /// Communicators that each process still creates: number, side of an intercommunicator, and whether the process is the side's first.
+    making: Vec<Vec<(u32, usize, bool)>>,
+    /// Number of messages and roots of another job than the caller's.
+    between: Cell<u64>,
+    /// The first failure to keep a call. Callbacks of the library cannot return it.
+    failure: Option<ImportError>,
 }
 
 /// Largest sum of the members of all communicators in an archive that is imported. The import makes a record for each of these members.
@@ -54,17 +64,10 @@ const MOST_MEMBERS: u64 = 1 << 22;
 /// Index of the record of the call that began a request.
 #[derive(Clone, Copy, Debug)]
 enum Started {
-    /// The record is in the builder's call with this number.
-    Call(usize),
+    /// The record is in this call of the builder, of this function.
+    Call(CallId, Function),
     /// The record is in the call that is still open on the thread of this location, at this index.
     Open(u64, usize),
-}
-
-fn function_of(name: &str) -> Option<Function> {
-    Function::ALL
-        .iter()
-        .copied()
-        .find(|function| function.name() == name)
 }
 
 /// Returns a request's serial number from its number in an archive. An archive may use 0, which stands for no request in a trace.
@@ -80,14 +83,72 @@ impl<'a, 'b> Events<'a, 'b> {
         if definitions.resolution == 0 {
             return Err("has no clock".into());
         }
-        let lists = definitions.members.values();
-        let ranks = lists
-            .filter(|group| {
-                group.kind == value::GROUP_COMM_LOCATIONS && group.paradigm == value::PARADIGM_MPI
+        let lists = definitions.members.values().filter(|group| {
+            group.kind == value::GROUP_COMM_LOCATIONS && group.paradigm == value::PARADIGM_MPI
+        });
+        let mut lists: Vec<&Vec<u64>> = lists.map(|group| &group.list).collect();
+        lists.sort_unstable();
+        lists.dedup();
+        let ranks = match lists[..] {
+            [ranks] => ranks,
+            [] => return Err("is of no MPI program: it has no group of MPI's locations".into()),
+            // A communicator's members are indices of the group, and do not say of which.
+            _ => {
+                return Err(format!(
+                    "has {} groups of MPI's locations, and OTF2 allows one",
+                    lists.len()
+                ));
+            }
+        };
+        // Score-P also defines communicators of its own, such as one of all threads, whose members are indices of another group.
+        let of_mpi = |group: u32| {
+            let group = definitions.members.get(&group);
+            group.is_some_and(|group| group.paradigm == value::PARADIGM_MPI)
+        };
+        let comms = || {
+            definitions
+                .comms
+                .iter()
+                .filter(|(_, comm)| of_mpi(comm.group))
+        };
+        // Many communicators may share one group, so that a small archive could cause huge lists.
+        let sizes = comms().flat_map(|(_, comm)| {
+            let groups = [Some(comm.group), comm.other].into_iter().flatten();
+            groups.filter_map(|group| definitions.members.get(&group))
+        });
+        let all: u64 = sizes.map(|group| group.list.len() as u64).sum();
+        if all > MOST_MEMBERS {
+            return Err(format!(
+                "has communicators of {all} members in all; {MOST_MEMBERS} can be imported"
+            ));
+        }
+        let positions: HashMap<u64, u32> = ranks.iter().copied().zip(0..).collect();
+        let members = |group: u32| -> Vec<u32> {
+            let Some(group) = definitions.members.get(&group) else {
+                return Vec::new();
+            };
+            let global = group.flags & value::GROUP_FLAG_GLOBAL != 0;
+            let list = group.list.iter();
+            list.filter_map(|&member| match global {
+                true => positions.get(&member).copied(),
+                false => u32::try_from(member)
+                    .ok()
+                    .filter(|&at| (at as usize) < ranks.len()),
             })
-            .map(|group| &group.list)
-            .max_by_key(|list| list.len());
-        let ranks = ranks.ok_or("is of no MPI program: it has no group of MPI's locations")?;
+            .collect()
+        };
+        let sides: BTreeMap<u32, (Vec<u32>, Vec<u32>)> = comms()
+            .map(|(&number, comm)| {
+                let other = comm.other.map(members).unwrap_or_default();
+                (number, (members(comm.group), other))
+            })
+            .collect();
+        let own: Vec<&[u32]> = sides
+            .values()
+            .filter(|(_, other)| other.is_empty())
+            .map(|(one, _)| &one[..])
+            .collect();
+        let jobs = Jobs::of(ranks.len(), &own);
         // Nodes of the trace are the innermost nodes of the system tree that contain processes.
         let mut nodes: BTreeMap<u32, u32> = BTreeMap::new();
         let mut threads = HashMap::new();
@@ -115,7 +176,8 @@ impl<'a, 'b> Events<'a, 'b> {
             if node == next {
                 builder.nodes.push(host.clone());
             }
-            let process = builder.process(rank, node, &host);
+            let (job, in_job) = jobs.place(rank);
+            let process = builder.process(job, in_job, node, &host);
             by_group.insert(*group, process);
             let thread = Thread {
                 process,
@@ -137,56 +199,45 @@ impl<'a, 'b> Events<'a, 'b> {
             }
         }
         let mut groups = HashMap::new();
-        let mut world = false;
-        // Many communicators may share one group, so that a small archive could cause huge lists.
-        let sizes = definitions.comms.values().flat_map(|comm| {
-            let groups = [Some(comm.group), comm.other].into_iter().flatten();
-            groups.filter_map(|group| definitions.members.get(&group))
-        });
-        let all: u64 = sizes.map(|group| group.list.len() as u64).sum();
-        if all > MOST_MEMBERS {
-            return Err(format!(
-                "has communicators of {all} members in all; {MOST_MEMBERS} can be imported"
-            ));
-        }
-        for (&number, comm) in &definitions.comms {
-            let members = |group: u32| -> Vec<u32> {
-                let Some(group) = definitions.members.get(&group) else {
-                    return Vec::new();
-                };
-                let global = group.flags & value::GROUP_FLAG_GLOBAL != 0;
-                let list = group.list.iter();
-                list.filter_map(|&member| match global {
-                    true => ranks.iter().position(|&location| location == member),
-                    false => usize::try_from(member).ok().filter(|&at| at < ranks.len()),
-                })
-                .filter_map(|rank| u32::try_from(rank).ok())
-                .collect()
-            };
+        let mut worlds = vec![false; jobs.count()];
+        for (&number, comm) in comms() {
             let kind = definitions.members.get(&comm.group).map(|group| group.kind);
-            let one = members(comm.group);
-            let all = one.len() == ranks.len() && one.iter().zip(0..).all(|(&a, b)| a == b);
-            let id = match kind {
-                Some(value::GROUP_COMM_SELF) => communicator::SELF,
-                _ if all && !world => {
-                    world = true;
+            let (members, other) = sides.get(&number).cloned().unwrap_or_default();
+            let job = jobs.of_world(&members).filter(|_| other.is_empty());
+            let id = match (kind, job) {
+                (Some(value::GROUP_COMM_SELF), _) => communicator::SELF,
+                (_, Some(job)) if !std::mem::replace(&mut worlds[job as usize], true) => {
                     communicator::WORLD
                 }
                 _ => 1 << 63 | u64::from(number),
             };
-            let group = Group {
-                id,
-                other: comm.other.map(members).unwrap_or_default(),
-                members: one,
-            };
+            let group = Group { id, members, other };
             groups.insert(number, group);
         }
-        let mut events = Events {
+        // Communicators that each process creates, in the order of their ids.
+        let mut making = vec![Vec::new(); ranks.len()];
+        let mut numbers: Vec<(&u32, &Group)> = groups.iter().collect();
+        numbers.sort_by_key(|(_, group)| group.id);
+        for (&number, group) in numbers {
+            if matches!(group.id, communicator::WORLD | communicator::SELF) {
+                continue;
+            }
+            for (side, members) in [&group.members, &group.other].into_iter().enumerate() {
+                for (position, &process) in members.iter().enumerate() {
+                    making[process as usize].push((number, side, position == 0));
+                }
+            }
+        }
+        Ok(Events {
+            making,
+            jobs,
+            failure: None,
+            between: Cell::new(0),
             functions: definitions
                 .regions
                 .iter()
                 .filter_map(|(&region, string)| {
-                    Some((region, function_of(definitions.strings.get(string)?)?))
+                    Some((region, function_named(definitions.strings.get(string)?)?))
                 })
                 .collect(),
             builder,
@@ -199,39 +250,40 @@ impl<'a, 'b> Events<'a, 'b> {
             other_functions: BTreeMap::new(),
             unbalanced: 0,
             last: 0,
-        };
-        events.communicators();
-        Ok(events)
+        })
     }
 
-    /// Adds the creation of all communicators but `MPI_COMM_WORLD` and `MPI_COMM_SELF` at time 0, since events do not name the call that
+    /// Adds the creation of the communicators of a process at a time: at the end of `MPI_Init`, since events do not name the call that
     /// creates a communicator.
-    fn communicators(&mut self) {
-        let mut groups: Vec<&Group> = self.groups.values().collect();
-        groups.sort_by_key(|group| group.id);
-        for group in groups {
-            if matches!(group.id, communicator::WORLD | communicator::SELF) {
+    fn communicators(&mut self, process: usize, time: u64) {
+        for (number, side, first) in std::mem::take(&mut self.making[process]) {
+            let Some(group) = self.groups.get(&number) else {
                 continue;
-            }
-            let peers = |list: &[u32]| list.iter().map(|&rank| Peer::Rank(rank)).collect();
+            };
             let function = match group.other.is_empty() {
                 true => Function::CommCreateGroup,
                 false => Function::IntercommCreate,
             };
-            for (one, other) in [
-                (&group.members, &group.other),
-                (&group.other, &group.members),
-            ] {
-                for (&rank, position) in one.iter().zip(0..) {
-                    let mut record = self.builder.record(rank as usize, function);
-                    record.communicator = communicator::WORLD;
-                    record.new_communicator = group.id;
-                    if position == 0 {
-                        record.members = peers(one);
-                        record.remote_members = peers(other);
-                    }
-                    self.builder.call(rank as usize, record, (0, 0), (0, 0));
-                }
+            // Members of another job are outside of the caller's.
+            let (job, _) = self.jobs.place(process as u32);
+            let peers = |list: &[u32]| {
+                let peer = |&member: &u32| match self.jobs.place(member) {
+                    (of, rank) if of == job => Peer::Rank(rank),
+                    _ => Peer::Outside,
+                };
+                list.iter().map(peer).collect()
+            };
+            let mut record = self.builder.record(process, function);
+            record.communicator = communicator::WORLD;
+            record.new_communicator = group.id;
+            if first {
+                let sides = [&group.members, &group.other];
+                record.members = peers(sides[side]);
+                record.remote_members = peers(sides[1 - side]);
+            }
+            let added = self.builder.call(process, record, (time, time), (0, 0));
+            if let Err(error) = added {
+                self.failure.get_or_insert(error);
             }
         }
     }
@@ -312,18 +364,30 @@ impl<'a, 'b> Events<'a, 'b> {
         begin: u64,
         end: u64,
     ) {
+        let initialises = records
+            .first()
+            .is_some_and(|first| matches!(first.function, Function::Init | Function::InitThread));
+        if !initialises {
+            self.communicators(process, begin);
+        }
         for (position, record) in records.into_iter().enumerate() {
-            let request = record.request;
+            let (request, function) = (record.request, record.function);
             let from = if position == 0 { begin } else { end };
-            let number = self.builder.count();
+            let call = match self.builder.call(process, record, (from, end), (0, 0)) {
+                Ok(call) => call,
+                Err(error) => {
+                    self.failure.get_or_insert(error);
+                    return;
+                }
+            };
             if request != 0
                 && let Some(started) = self.requests.get_mut(&(process, request))
                 && matches!(started, Started::Open(at, _) if *at == location)
             {
-                *started = Started::Call(number);
+                *started = Started::Call(call, function);
             }
-            self.builder.call(process, record, (from, end), (0, 0));
         }
+        self.communicators(process, end);
     }
 
     /// Returns the first record of the MPI call that a thread is in. Outside of an MPI call, counts an event outside and returns `None`.
@@ -346,6 +410,7 @@ impl<'a, 'b> Events<'a, 'b> {
             .get(&location)
             .map(|thread| thread.process as u32);
         if group.id == communicator::SELF {
+            let own = own.map(|own| self.jobs.place(own).1);
             return (own.map_or(Peer::Outside, Peer::Rank), group.id);
         }
         // In an intercommunicator, the peer is in the other group.
@@ -354,8 +419,15 @@ impl<'a, 'b> Events<'a, 'b> {
             true => &group.other,
             false => &group.members,
         };
-        let peer = list.get(rank as usize).copied();
-        (peer.map_or(Peer::Outside, Peer::Rank), group.id)
+        let Some(&peer) = list.get(rank as usize) else {
+            return (Peer::Outside, group.id);
+        };
+        let (job, rank) = self.jobs.place(peer);
+        if own.is_some_and(|own| self.jobs.place(own).0 != job) {
+            self.between.set(self.between.get() + 1);
+            return (Peer::Outside, group.id);
+        }
+        (Peer::Rank(rank), group.id)
     }
 
     /// Returns the record for an operation that the thread's call starts: the call's own record, or a further one if the call has already
@@ -387,21 +459,21 @@ impl<'a, 'b> Events<'a, 'b> {
         Some(record)
     }
 
-    /// Ends a request in a thread's call; `patch` completes the record of the call that began the request.
+    /// Ends a request in a thread's call; `patch` completes the record of the call that began the request, whose function it is given.
     fn complete(
         &mut self,
         location: u64,
         request: u64,
         completion: Completion,
-        patch: impl FnOnce(&mut MpiRecord),
+        patch: impl FnOnce(Function) -> Option<Patch>,
     ) {
         let Some(thread) = self.threads.get_mut(&location) else {
             return;
         };
         match self.requests.remove(&(thread.process, request)) {
-            Some(Started::Call(number)) => {
-                if let Some(record) = self.builder.started(number) {
-                    patch(record);
+            Some(Started::Call(call, function)) => {
+                if let Some(patch) = patch(function) {
+                    self.builder.patch(call, patch);
                 }
             }
             Some(Started::Open(at, position)) => {
@@ -409,8 +481,10 @@ impl<'a, 'b> Events<'a, 'b> {
                     .threads
                     .get_mut(&at)
                     .and_then(|thread| thread.call.as_mut());
-                if let Some(record) = call.and_then(|(_, records)| records.get_mut(position)) {
-                    patch(record);
+                if let Some(record) = call.and_then(|(_, records)| records.get_mut(position))
+                    && let Some(patch) = patch(record.function)
+                {
+                    patch.apply(record);
                 }
             }
             None => self.unknown_requests += 1,
@@ -427,15 +501,19 @@ impl<'a, 'b> Events<'a, 'b> {
     }
 
     /// Returns notes for the user, after the last event.
-    pub(super) fn finish(self) -> Result<Vec<String>, String> {
+    pub(super) fn finish(self) -> Result<Vec<String>, ImportError> {
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
         let mut notes = vec![
-            "archives do not say which call makes which communicator: they are made at the beginning here".into(),
+            "archives do not say which call makes which communicator: they are made at the end of MPI_Init here".into(),
         ];
         let mut note = |count: u64, what: &str| {
             if count > 0 {
                 notes.push(format!("{count} {what}"));
             }
         };
+        note(self.between.get(), "messages between jobs are left out");
         note(
             self.outside,
             "messages or collectives outside of an MPI call are left out",
@@ -452,6 +530,12 @@ impl<'a, 'b> Events<'a, 'b> {
         );
         for (function, count) in &self.other_functions {
             note(*count, &format!("calls of {function} are left out"));
+        }
+        if self.jobs.count() > 1 {
+            notes.push(format!(
+                "the archive holds {} MPI jobs, which are kept apart: no communicator has processes of two; commands that take one want --program N",
+                self.jobs.count()
+            ));
         }
         Ok(notes)
     }
@@ -515,7 +599,7 @@ event_callbacks! {
         }
     }
     on_isend_complete(events, location, _time, request: u64) {
-        events.complete(location, serial(request), Completion::default(), |_| {});
+        events.complete(location, serial(request), Completion::default(), |_| None);
     }
     on_irecv_request(events, location, _time, request: u64) {
         events.start(location, serial(request), Function::Irecv);
@@ -541,14 +625,18 @@ event_callbacks! {
             tag: Tag::Value(tag),
             ..Completion::default()
         };
-        events.complete(location, serial(request), completion, |record| {
-            (record.source, record.communicator) = (peer, id);
-            (record.receive_tag, record.receive_bytes) = (Tag::Value(tag), bytes);
+        events.complete(location, serial(request), completion, |_| {
+            Some(Patch::Posted {
+                source: peer,
+                tag: Tag::Value(tag),
+                bytes,
+                communicator: id,
+            })
         });
     }
     on_cancelled(events, location, _time, request: u64) {
         let completion = Completion { cancelled: true, ..Completion::default() };
-        events.complete(location, serial(request), completion, |_| {});
+        events.complete(location, serial(request), completion, |_| None);
     }
     on_collective_end(events, location, _time, _operation: u8, comm: u32, root: u32, sent: u64, received: u64) {
         let (peer, id) = events.root(location, comm, root);
@@ -562,21 +650,23 @@ event_callbacks! {
     }
     on_collective_complete(events, location, _time, operation: u8, comm: u32, root: u32, sent: u64, received: u64, request: u64) {
         let (peer, id) = events.root(location, comm, root);
-        events.complete(location, serial(request), Completion::default(), |record| {
+        events.complete(location, serial(request), Completion::default(), |function| {
             // The operation was persistent, and its start does not say which function it is.
-            let blocking = record.function.blocking();
-            if super::super::operation(blocking) != Some(operation) {
-                record.function = Function::ALL
-                    .iter()
-                    .copied()
-                    .find(|function| {
-                        function.class() == Class::StartCollective
-                            && super::super::operation(*function) == Some(operation)
-                    })
-                    .unwrap_or(record.function);
-            }
-            (record.root, record.communicator) = (peer, id);
-            (record.send_bytes, record.receive_bytes) = (sent, received);
+            let known = super::super::operation(function.blocking()) == Some(operation);
+            let of_operation = |candidate: &Function| {
+                candidate.class() == Class::StartCollective
+                    && super::super::operation(*candidate) == Some(operation)
+            };
+            let function = match known {
+                true => function,
+                false => Function::ALL.iter().copied().find(of_operation).unwrap_or(function),
+            };
+            Some(Patch::Collective {
+                function,
+                root: peer,
+                communicator: id,
+                bytes: (sent, received),
+            })
         });
     }
 }
@@ -590,7 +680,7 @@ impl Events<'_, '_> {
                 let own = self
                     .threads
                     .get(&location)
-                    .map(|thread| thread.process as u32);
+                    .map(|thread| self.jobs.place(thread.process as u32).1);
                 (
                     own.map_or(Peer::None, Peer::Rank),
                     self.peer(location, comm, 0).1,
@@ -598,5 +688,81 @@ impl Events<'_, '_> {
             }
             root => self.peer(location, comm, root),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Comm, Members};
+    use super::*;
+
+    const MEASUREMENT_SYSTEM: u8 = 8;
+
+    /// Two processes of two threads, as Score-P defines them: communicator 0 is Score-P's own, of all threads.
+    fn of_score_p() -> Definitions {
+        let mut definitions = Definitions {
+            resolution: 1_000_000_000,
+            ..Definitions::default()
+        };
+        for (location, process) in [(0, 0), (1, 1), (1 << 32, 0), (1 << 32 | 1, 1)] {
+            definitions.locations.insert(location, process);
+        }
+        let mut group = |number, kind, paradigm, list: &[u64]| {
+            let members = Members {
+                kind,
+                paradigm,
+                flags: 0,
+                list: list.to_vec(),
+            };
+            definitions.members.insert(number, members);
+        };
+        let (locations, of_ranks) = (value::GROUP_COMM_LOCATIONS, value::GROUP_COMM);
+        group(0, locations, value::PARADIGM_MPI, &[0, 1]);
+        let threads = [0, 1 << 32, 1, 1 << 32 | 1];
+        group(1, locations, MEASUREMENT_SYSTEM, &threads);
+        group(2, of_ranks, MEASUREMENT_SYSTEM, &[0, 1, 2, 3]);
+        group(3, value::GROUP_COMM_SELF, value::PARADIGM_MPI, &[]);
+        group(4, of_ranks, value::PARADIGM_MPI, &[0, 1]);
+        for (number, group) in [(0, 2), (1, 4), (2, 3)] {
+            definitions
+                .comms
+                .insert(number, Comm { group, other: None });
+        }
+        definitions
+    }
+
+    #[test]
+    fn score_ps_own_communicators_are_not_mpis() {
+        let definitions = of_score_p();
+        let folder = tempfile::tempdir().unwrap();
+        let mut builder = Builder::new("test", &folder.path().join("trace.nst"));
+        let events = Events::new(&definitions, &mut builder).unwrap();
+        let mut ids: Vec<(u32, u64)> = events
+            .groups
+            .iter()
+            .map(|(&number, group)| (number, group.id))
+            .collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [(1, communicator::WORLD), (2, communicator::SELF)]);
+        assert_eq!(events.threads.len(), 4);
+        assert_eq!((events.jobs.count(), events.builder.ranks()), (1, 2));
+    }
+
+    #[test]
+    fn two_groups_of_mpis_locations_are_refused() {
+        let mut definitions = of_score_p();
+        let group = Members {
+            kind: value::GROUP_COMM_LOCATIONS,
+            paradigm: value::PARADIGM_MPI,
+            flags: 0,
+            list: vec![1],
+        };
+        definitions.members.insert(9, group);
+        let folder = tempfile::tempdir().unwrap();
+        let mut builder = Builder::new("test", &folder.path().join("trace.nst"));
+        let told = Events::new(&definitions, &mut builder)
+            .map(|_| ())
+            .unwrap_err();
+        assert!(told.contains("2 groups of MPI's locations"), "{told}");
     }
 }

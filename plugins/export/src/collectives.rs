@@ -1,39 +1,37 @@
-//! Collective operations as SimGrid's own actions, or as messages.
+//! Collective operations as messages, for formats that lack the operation.
 //!
-//! The algorithms of messages, where SimGrid has no action:
+//! The algorithms:
 //!
-//! | blocking, on a communicator that is not the world | algorithm |
+//! | blocking | algorithm |
 //! |---|---|
 //! | barrier | dissemination |
 //! | broadcast, reduce | binomial tree |
 //! | allreduce | recursive doubling; as many ranks as exceed a power of two fold into neighbours before and after |
-//! | gather, gatherv, scatter, scatterv (all but gather also on the world) | linear |
+//! | gather, gatherv, scatter, scatterv | linear |
 //! | allgather, allgatherv | ring |
 //! | alltoall, alltoallv, alltoallw, reduce-scatter | pairwise |
-//! | scan, exscan (also on the world) | linear chain |
+//! | scan, exscan | linear chain |
 //!
 //! A replay of messages cannot progress a non-blocking operation while its rank computes. Such operations are therefore *direct*: at the
 //! start, every rank sends what other ranks need, and the call that completes the operation waits for the messages. For large groups,
 //! this is more traffic than MPI libraries cause.
 
-use std::fmt::Write;
+use nodescope_hypercall::record::{Flags, communicator};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 
-use nodescope_hypercall::record::Flags;
-use nodescope_hypercall::{Function, MpiRecord, Peer};
-
-use super::root;
+use crate::survey::World;
 
 /// The communicator of an operation, from the view of one of its ranks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Group<'a> {
+pub(crate) struct Group<'a> {
     /// World ranks of the group's members.
-    pub(super) members: &'a [u32],
+    pub(crate) members: &'a [u32],
     /// Rank of the caller in the group.
-    pub(super) own: usize,
+    pub(crate) own: usize,
 }
 
 impl Group<'_> {
-    fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.members.len()
     }
 
@@ -49,7 +47,7 @@ impl Group<'_> {
 
 /// A message action of an operation; peers are world ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     /// Send that blocks.
     Send { to: u32, bytes: u64 },
     /// Receive that blocks.
@@ -70,7 +68,8 @@ fn share(list: &[u64], sum: u64, rank: usize, size: usize) -> u64 {
     }
 }
 
-fn to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
+/// Returns the bytes that the caller sends to a rank of a communicator of `size` ranks.
+pub(crate) fn to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     // With MPI_IN_PLACE, as many bytes are sent as received.
     match record.flags.contains(Flags::IN_PLACE) && record.send_bytes == 0 {
         true => from(record, rank, size),
@@ -78,98 +77,86 @@ fn to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     }
 }
 
-fn from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
+/// Returns the bytes that the caller receives from a rank of a communicator of `size` ranks.
+pub(crate) fn from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     share(&record.receive_bytes_from, record.receive_bytes, rank, size)
 }
 
 /// Returns the bytes of the vector of a broadcast, reduction or scan. Some ranks only send or only receive the vector, so the result is
 /// the larger of both sizes.
-fn vector(record: &MpiRecord) -> u64 {
+pub(crate) fn vector(record: &MpiRecord) -> u64 {
     record.send_bytes.max(record.receive_bytes)
 }
 
-/// Returns SimGrid's own action for a blocking operation on the world; `None` if there is none that fits.
-pub(super) fn native(record: &MpiRecord, group: &Group<'_>) -> Option<String> {
-    use Function::*;
-    let size = group.size();
-    let fits = |bytes: u64| (bytes <= 0x7FFF_FFFF).then_some(bytes);
-    let mut text = String::new();
-    match record.function.blocking() {
-        Barrier => text.push_str("barrier"),
-        Bcast => {
-            let bytes = fits(vector(record))?;
-            let _ = write!(text, "bcast {bytes} {} 6", root(record)?);
-        }
-        Reduce => {
-            let bytes = fits(vector(record))?;
-            let _ = write!(text, "reduce {bytes} 0 {} 6", root(record)?);
-        }
-        Allreduce => {
-            let _ = write!(text, "allreduce {} 0 6", fits(vector(record))?);
-        }
-        Alltoall => {
-            let bytes = fits(to(record, 0, size).max(from(record, 0, size)))?;
-            let _ = write!(text, "alltoall {bytes} {bytes} 6 6");
-        }
-        Gather => {
-            let (send, root) = (record.send_bytes, root(record)?);
-            let bytes = fits(send.max(record.receive_bytes / size.max(1) as u64))?;
-            let _ = write!(text, "gather {bytes} {bytes} {root} 6 6");
-        }
-        Allgather => {
-            let bytes = fits(from(record, group.own, size))?;
-            let _ = write!(text, "allgather {bytes} {bytes} 6 6");
-        }
-        Allgatherv if record.receive_bytes_from.len() == size => {
-            fits(record.receive_bytes_from.iter().sum())?;
-            let _ = write!(text, "allgatherv {}", from(record, group.own, size));
-            for bytes in &record.receive_bytes_from {
-                let _ = write!(text, " {bytes}");
-            }
-            text.push_str(" 6 6");
-        }
-        ReduceScatterBlock => {
-            let bytes = fits(record.receive_bytes)?;
-            fits(bytes.checked_mul(size as u64)?)?;
-            text.push_str("reducescatter");
-            for _ in 0..size {
-                let _ = write!(text, " {bytes}");
-            }
-            text.push_str(" 0 6");
-        }
-        ReduceScatter if record.send_bytes_to.len() == size => {
-            fits(record.send_bytes_to.iter().sum())?;
-            text.push_str("reducescatter");
-            for bytes in &record.send_bytes_to {
-                let _ = write!(text, " {bytes}");
-            }
-            text.push_str(" 0 6");
-        }
-        Alltoallv | Alltoallw
-            if record.receive_bytes_from.len() == size
-                && (record.send_bytes_to.len() == size
-                    || record.flags.contains(Flags::IN_PLACE)) =>
-        {
-            text.push_str("alltoallv");
-            let lists: [Vec<u64>; 2] = [
-                (0..size).map(|rank| to(record, rank, size)).collect(),
-                record.receive_bytes_from.clone(),
-            ];
-            for list in lists {
-                let _ = write!(text, " {}", fits(list.iter().sum())?.max(1));
-                for bytes in list {
-                    let _ = write!(text, " {bytes}");
-                }
-            }
-            text.push_str(" 6 6");
-        }
-        _ => return None,
+/// Returns the root of a rooted collective as a world rank; `None` without a known root.
+pub(crate) fn root(record: &MpiRecord) -> Option<u32> {
+    match record.root {
+        Peer::Rank(rank) => Some(rank),
+        _ => None,
     }
-    Some(text)
+}
+
+/// A collective call, as an export sees it.
+#[derive(Debug)]
+pub(crate) enum Lowered<'a> {
+    /// The operation is between two groups (an intercommunicator).
+    BetweenGroups,
+    /// The trace does not show the communicator.
+    Unknown,
+    /// The caller is alone in its communicator.
+    Alone,
+    /// A neighbourhood collective: all its messages start at once.
+    Neighbours(Vec<Action>),
+    /// An operation of a group.
+    Group {
+        group: Group<'a>,
+        /// True if the group has all ranks of the program in their order.
+        world: bool,
+        /// True if the trace tells the members; otherwise those that used the communicator are taken.
+        known: bool,
+    },
+}
+
+/// Returns what the call of a rank of a program does.
+pub(crate) fn lowered<'a>(world: &'a World, rank: u32, record: &MpiRecord) -> Lowered<'a> {
+    if record.communicator == communicator::SELF {
+        return Lowered::Alone;
+    }
+    if record.flags.contains(Flags::INTERCOMM) {
+        return Lowered::BetweenGroups;
+    }
+    if matches!(
+        record.function.class(),
+        Class::Neighbor | Class::StartNeighbor | Class::PrepareNeighbor
+    ) {
+        return Lowered::Neighbours(neighbours(record));
+    }
+    let Some(at) = world.communicator(record.communicator) else {
+        return Lowered::Unknown;
+    };
+    let entry = &world.communicators[at];
+    let mut members = entry.members.iter().zip(0..);
+    let all = entry.members.len() as u32 == world.size && members.all(|(&rank, at)| rank == at);
+    Lowered::Group {
+        group: Group {
+            members: &entry.members,
+            own: entry.position(rank).unwrap_or(0) as usize,
+        },
+        world: all,
+        known: entry.known,
+    }
+}
+
+/// Returns the messages of one rank for an operation of a group, blocking or not; `None` if messages cannot express it.
+pub(crate) fn messages(record: &MpiRecord, group: &Group<'_>, waits: bool) -> Option<Vec<Action>> {
+    match waits {
+        true => blocking(record, group),
+        false => direct(record, group),
+    }
 }
 
 /// Returns the messages of one rank for a blocking operation; `None` if the operation cannot be expressed.
-pub(super) fn blocking(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
+pub(crate) fn blocking(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
     use Function::*;
     let (size, own) = (group.size(), group.own);
     let mut out = Vec::new();
@@ -381,7 +368,7 @@ fn linear(record: &MpiRecord, group: &Group<'_>, root: usize, out: &mut Vec<Acti
 }
 
 /// Returns the messages that a non-blocking operation starts on one rank; `None` if the operation cannot be expressed.
-pub(super) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
+pub(crate) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
     use Function::*;
     let (size, own) = (group.size(), group.own);
     let root = || {
@@ -463,7 +450,7 @@ pub(super) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action
 }
 
 /// Returns the messages of a neighbourhood collective, blocking or not: all start at once, from and to the neighbours.
-pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
+pub(crate) fn neighbours(record: &MpiRecord) -> Vec<Action> {
     let gathers = matches!(
         record.function.blocking(),
         Function::NeighborAllgather | Function::NeighborAllgatherv
