@@ -11,7 +11,9 @@ use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::{SequenceBuilder, Sequences};
 use nodescope_loop_tree::{Program, Sequence, SequenceError, SequenceOptions};
 use nodescope_predict::reduce::{self, Selection};
-use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
+use nodescope_predict::{
+    ClusterFile, Prediction, Request, predict as interpret, predict_reduced, sensitivity,
+};
 use nodescope_trace::{MpiProgram, PendingCallsBuilder, TraceError, TraceReader};
 
 use crate::exit::{Exit, Failure};
@@ -108,6 +110,10 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
             prediction
         }
     };
+    if args.sensitivity {
+        let found = sensitivity(&program, &cluster, &prediction.outcome);
+        prediction.sensitivity = found.map_err(|error| failed(&error))?;
+    }
     if args.from.is_some() {
         passed(&sequences, args.from, args.to)?;
         prediction.between(&sequences.marks, &sequences.origin);

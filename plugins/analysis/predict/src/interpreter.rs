@@ -33,7 +33,7 @@ use crate::result::{Connections, Outcome, Problem, RankTimes, WaitKind};
 use burst::ProgressThread;
 use collective::Communicator;
 use context::{Cause, Context, IDLE, Phase, Request, Target};
-use critical_path::{Origin, Path};
+use critical_path::{Origin, Path, Way};
 use event_queue::EventQueue;
 use links::Links;
 use matching::{Message, Posted, Queues, Slab};
@@ -56,6 +56,8 @@ pub struct Options {
     pub timeline: bool,
     /// True to note when each two ranks of different nodes exchange their first message.
     pub connections: bool,
+    /// By rank: millionths of their time that bursts take; empty for all of it.
+    pub pace: Vec<u32>,
 }
 
 impl Default for Options {
@@ -68,6 +70,7 @@ impl Default for Options {
             links: 10,
             timeline: false,
             connections: false,
+            pace: Vec::new(),
         }
     }
 }
@@ -153,6 +156,8 @@ struct Interpreter<'a> {
     /// Probes that wait for messages whose arrival is not known yet, by message.
     probed: HashMap<u32, Vec<Target>>,
     path: Path,
+    /// Messages that waited until a rank was in MPI: the moment at which it was, and what was left to do.
+    late: HashMap<u32, (Origin, Way)>,
     calls: timeline::Calls,
     reduced: Vec<fragments::Entries>,
     /// True if a rank has processed several messages one after the other.
@@ -234,6 +239,7 @@ impl<'a> Interpreter<'a> {
             deferred: HashMap::new(),
             probed: HashMap::new(),
             path: Path::new(options.critical_path),
+            late: HashMap::new(),
             calls: timeline::Calls::new(options.timeline, world),
             reduced: fragments::Entries::all(code.fragments),
             queued: false,
@@ -590,7 +596,7 @@ impl<'a> Interpreter<'a> {
         let (rank, op, alone) = (c.rank, c.op, c.collective == NONE);
         let account = self.accounts[rank as usize];
         let computed = account.computation + account.opaque;
-        let part = self.path.add(ready, computed, op, cause.origin);
+        let part = self.path.add(ready, computed, op, &cause);
         if part != NONE {
             self.contexts[context as usize].path = part;
         }

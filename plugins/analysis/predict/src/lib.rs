@@ -10,6 +10,7 @@
 //! - [`result`]: results of the interpreter; efficiencies.
 //! - [`reduce`]: fragments of a program, reduced to what they cost.
 //! - [`scale`](mod@scale): the same program with more ranks than were traced.
+//! - [`sensitivity`](mod@sensitivity): derivatives of the time, and the latency that a program tolerates.
 //! - [`timeline`], [`trace`]: each rank's calls over time, and the predicted run as a trace.
 //! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
 //! - [`chart`](mod@chart): what charts have in common.
@@ -25,6 +26,7 @@ pub mod network;
 pub mod reduce;
 pub mod result;
 pub mod scale;
+pub mod sensitivity;
 pub mod series;
 pub mod sweep;
 pub mod timeline;
@@ -36,6 +38,7 @@ mod html;
 mod interpreter;
 mod placed;
 mod predict;
+mod sensitivity_text;
 mod series_text;
 mod text;
 
@@ -47,10 +50,11 @@ pub use network::{Channel, Frames, Model, Table};
 pub use placed::{Nodes, Placed, Traced};
 pub use predict::{Interval, Prediction, Request, Section, WindowTime, predict, predict_reduced};
 pub use result::{
-    Blocked, Connections, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes,
-    WaitKind, WaitState,
+    Blocked, Composition, Connections, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem,
+    RankTimes, WaitKind, WaitState,
 };
 pub use scale::{ScaleError, ScaleRequest, Scaled, scale};
+pub use sensitivity::{Derivative, Parameter, Sensitivity, Tolerance, sensitivity};
 pub use series::{Point, PointResult, Series, Split};
 pub use sweep::{Scale, Sweep, SweepError, Value};
 pub use timeline::{Phases, Timeline};

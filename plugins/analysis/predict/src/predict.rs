@@ -12,6 +12,7 @@ use crate::interpreter::{Options, interpret};
 use crate::placed::Placed;
 use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
+use crate::sensitivity::Sensitivity;
 use crate::timeline::Phases;
 
 /// Most rows (ranks or groups of ranks) and columns (intervals of time) of the phases that are reported.
@@ -121,6 +122,9 @@ pub struct Prediction {
     /// Size of the loop trees.
     #[serde(rename = "model")]
     pub loop_trees: LoopTreeSize,
+    /// How the time depends on the network and the ranks; `None` if it was not requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sensitivity: Option<Sensitivity>,
     /// Places of the program's call sites in the source, by address, as far as they are known.
     pub places: BTreeMap<String, Place>,
     /// Notes on results that are less exact than possible.
@@ -276,6 +280,7 @@ fn run(
         interval,
         efficiencies,
         loop_trees: LoopTreeSize::new(program.size()),
+        sensitivity: None,
         places: origin.names.by_address(),
         notes: program.notes.clone(),
     })

@@ -94,6 +94,9 @@ impl Prediction {
         self.ranks(out)?;
         self.waits(out)?;
         self.critical(out)?;
+        if let Some(sensitivity) = &self.sensitivity {
+            sensitivity.write(out)?;
+        }
         if !outcome.links.is_empty() && outcome.time > 0 {
             writeln!(out, "\nBusiest links")?;
             for link in outcome.links.iter().take(LINES) {

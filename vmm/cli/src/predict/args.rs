@@ -85,6 +85,9 @@ pub struct Predict {
     /// ... to the return of this call.
     #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
     pub to: Option<(Function, u64)>,
+    /// Tell, too, how the time depends on latency, bandwidth, overheads and each rank's speed, and which latency the program tolerates.
+    #[arg(long, conflicts_with_all = ["sweep", "ranks", "reduce", "outline"])]
+    pub sensitivity: bool,
     /// Number of further interpretations with bursts drawn at random (replicas), from which the interval of the time follows.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10000))]
     pub replicas: u32,

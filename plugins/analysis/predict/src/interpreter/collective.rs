@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use nodescope_loop_tree::{CollectiveKind, Mode};
 
+use super::critical_path::Way;
 use super::{Cause, Context, Interpreter, Phase, Target};
 use crate::code::{Code, NONE};
 use crate::collective::{Selected, Shape, datatypes, round};
@@ -316,6 +317,8 @@ impl Interpreter<'_> {
             op: c.op,
             kind: WaitKind::Collective,
             origin: self.origin(context),
+            bytes: 0,
+            way: Way::Nothing,
         };
         let (target, time) = (c.completes, c.clock);
         self.contexts[context as usize].phase = Phase::Done;

@@ -184,6 +184,11 @@ impl Links {
         }
     }
 
+    /// Returns the number of nodes.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
     /// Returns the busiest links that carried bytes, at most `most`.
     pub fn loads(&self, cluster: &Cluster, most: usize) -> Vec<LinkLoad> {
         let mut order: Vec<usize> = (0..self.by_number.len())

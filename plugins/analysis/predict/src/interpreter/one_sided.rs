@@ -4,8 +4,9 @@
 //! once, whatever the target rank does, and takes nothing of its processor. An access is complete when the answer has come, because only
 //! the answer shows that written data has arrived.
 
+use super::critical_path::Way;
 use super::matching::{Message, Purpose};
-use super::{CONTROL_ARRIVES, Context, Interpreter, Target};
+use super::{CONTROL_ARRIVES, Cause, Context, Interpreter, Target};
 use crate::network::{Model, ReceiveCost};
 
 impl Interpreter<'_> {
@@ -73,7 +74,10 @@ impl Interpreter<'_> {
         let message = self.messages.get(number);
         let (from, to, bytes, sender) = (message.from, message.to, message.bytes, message.sender);
         // No rank was late: the access was requested when it was sent.
-        let cause = message.cause();
+        let cause = Cause {
+            way: Way::Access,
+            ..message.cause()
+        };
         self.messages.release(number);
         // The notification of completion has no data.
         let cost = match bytes {

@@ -7,6 +7,7 @@
 
 use nodescope_loop_tree::{Mode, PeerRef};
 
+use super::critical_path::Way;
 use super::matching::{self, Message, Posted, Purpose};
 use super::{
     CONTROL_ARRIVES, Cause, Context, Interpreter, PERMISSION_ARRIVES, Phase, Request, Target,
@@ -33,7 +34,7 @@ impl Interpreter<'_> {
     }
 
     /// Returns whether an operation is with a derived datatype.
-    fn derived(&self, op: u32) -> bool {
+    pub(super) fn derived(&self, op: u32) -> bool {
         self.code
             .derived
             .get(op as usize)
@@ -104,6 +105,7 @@ impl Interpreter<'_> {
         let sent = self.message(context, to, bytes, target);
         let cause = Cause {
             kind: WaitKind::LateReceiver,
+            rank: to,
             ..sent.cause()
         };
         let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
@@ -146,6 +148,7 @@ impl Interpreter<'_> {
             match (channel.model, target) {
                 (Model::LogGp, Target::Context(_)) => {}
                 (Model::Post, Target::Context(_)) if mode != Mode::Buffered => {
+                    self.busy_sending(context, arrival, message.origin, cause);
                     self.contexts[context as usize].clock = arrival;
                 }
                 // The library posts a buffered message while its sender continues.
@@ -388,6 +391,7 @@ impl Interpreter<'_> {
         }
         let time = self.contexts[context as usize].clock;
         for what in self.deferred.remove(&context).unwrap_or_default() {
+            self.note_late(what, context);
             if what & PERMISSION_ARRIVES != 0 {
                 self.send_data(what & !PERMISSION_ARRIVES, time);
             } else {
@@ -466,20 +470,24 @@ impl Interpreter<'_> {
             Model::Post => arrival,
         };
         // The later of sender and receiver determines when the message went.
-        let origin = if posted.time > message.arrival {
-            posted.origin
+        let (origin, way) = if posted.time > message.arrival {
+            (posted.origin, Way::Granted)
         } else {
-            message.origin
+            (message.origin, Way::Asked)
         };
+        let (origin, way) = self.late.remove(&number).unwrap_or((origin, way));
         let receiver = Cause {
             at: posted.time,
             rank: to,
             op: posted.op,
             kind: WaitKind::LateReceiver,
             origin,
+            bytes,
+            way,
         };
         let sender = Cause {
             origin,
+            way,
             ..message.cause()
         };
         if matches!(message.sender, Target::Request { .. }) {
