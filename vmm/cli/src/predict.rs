@@ -12,7 +12,7 @@ use nodescope_loop_tree::sequence::{SequenceBuilder, Sequences};
 use nodescope_loop_tree::{Program, Sequence, SequenceError, SequenceOptions};
 use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::{
-    ClusterFile, Prediction, Request, predict as interpret, predict_reduced, sensitivity,
+    ClusterFile, Prediction, Request, delays, predict as interpret, predict_reduced, sensitivity,
 };
 use nodescope_trace::{MpiProgram, PendingCallsBuilder, TraceError, TraceReader};
 
@@ -113,6 +113,10 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     if args.sensitivity {
         let found = sensitivity(&program, &cluster, &prediction.outcome);
         prediction.sensitivity = found.map_err(|error| failed(&error))?;
+    }
+    if args.delays {
+        let found = delays(&program, &cluster);
+        prediction.delays = found.map_err(|error| failed(&error))?;
     }
     if args.from.is_some() {
         passed(&sequences, args.from, args.to)?;

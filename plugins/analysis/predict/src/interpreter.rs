@@ -19,6 +19,7 @@ mod fragments;
 mod frames;
 mod links;
 mod matching;
+mod meetings;
 mod one_sided;
 mod point_to_point;
 mod timeline;
@@ -37,6 +38,7 @@ use critical_path::{Origin, Path, Way};
 use event_queue::EventQueue;
 use links::Links;
 use matching::{Message, Posted, Queues, Slab};
+pub(crate) use meetings::{Meetings, Waited};
 
 /// Options of an interpretation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub struct Options {
     pub timeline: bool,
     /// True to note when each two ranks of different nodes exchange their first message.
     pub connections: bool,
+    /// True to keep each wait, and when ranks met: 16 bytes for each message, 24 for each collective of a rank.
+    pub meetings: bool,
     /// By rank: millionths of their time that bursts take; empty for all of it.
     pub pace: Vec<u32>,
 }
@@ -70,6 +74,7 @@ impl Default for Options {
             links: 10,
             timeline: false,
             connections: false,
+            meetings: false,
             pace: Vec::new(),
         }
     }
@@ -159,6 +164,7 @@ struct Interpreter<'a> {
     /// Messages that waited until a rank was in MPI: the moment at which it was, and what was left to do.
     late: HashMap<u32, (Origin, Way)>,
     calls: timeline::Calls,
+    meetings: Option<Meetings>,
     reduced: Vec<fragments::Entries>,
     /// True if a rank has processed several messages one after the other.
     queued: bool,
@@ -241,6 +247,7 @@ impl<'a> Interpreter<'a> {
             path: Path::new(options.critical_path),
             late: HashMap::new(),
             calls: timeline::Calls::new(options.timeline, world),
+            meetings: Meetings::new(options.meetings, world),
             reduced: fragments::Entries::all(code.fragments),
             queued: false,
             waits: HashMap::new(),
@@ -603,6 +610,7 @@ impl<'a> Interpreter<'a> {
         // The waiting of a collective is accounted when the collective ends.
         if alone && context < self.world {
             let late = cause.at.saturating_sub(start).min(ready - start);
+            self.note_wait(rank, (start, late), cause.kind, (cause.rank, cause.at));
             self.account_wait(rank, op, cause.kind, late, cause.rank, cause.op);
         }
     }
@@ -640,6 +648,9 @@ impl<'a> Interpreter<'a> {
 
     /// Completes a target at `time`; `cost` is the processor time that the completion takes.
     fn complete(&mut self, target: Target, time: u64, cost: ReceiveCost, cause: Cause) {
+        if self.meetings.is_some() {
+            self.meet(target, time, &cause);
+        }
         let context = match target {
             Target::Nobody => return,
             Target::Context(context) => context,
@@ -737,6 +748,7 @@ impl<'a> Interpreter<'a> {
             links: self.links.loads(self.cluster, self.options.links),
             critical_path: self.critical_path(),
             timeline: self.timeline(),
+            meetings: self.meetings.take(),
             problems: self.problems,
             events: self.events,
             messages: self.sent,

@@ -6,6 +6,7 @@
 //! - [`cluster`]: the target, and the file that describes it.
 //! - [`network`], [`topology`]: what messages cost at their ends, and the links that they share.
 //! - [`collective`]: collectives as rounds of messages, by algorithm.
+//! - [`delays`](mod@delays): which computations and calls cause the ranks' waiting.
 //! - `interpreter`: the discrete-event interpreter.
 //! - [`result`]: results of the interpreter; efficiencies.
 //! - [`reduce`]: fragments of a program, reduced to what they cost.
@@ -22,6 +23,7 @@
 pub mod chart;
 pub mod cluster;
 pub mod collective;
+pub mod delays;
 pub mod network;
 pub mod reduce;
 pub mod result;
@@ -34,6 +36,7 @@ pub mod topology;
 pub mod trace;
 
 mod code;
+mod delays_text;
 mod html;
 mod interpreter;
 mod placed;
@@ -45,6 +48,7 @@ mod text;
 pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, Sharing, Speed};
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
+pub use delays::{Activity, Costs, DelayRow, Delays, delays};
 pub use interpreter::{Options, interpret};
 pub use network::{Channel, Frames, Model, Table};
 pub use placed::{Nodes, Placed, Traced};

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError};
 use crate::code::Code;
+use crate::delays::Delays;
 use crate::interpreter::{Options, interpret};
 use crate::placed::Placed;
 use crate::reduce::{Fragment, Reduced};
@@ -125,6 +126,9 @@ pub struct Prediction {
     /// How the time depends on the network and the ranks; `None` if it was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<Sensitivity>,
+    /// Which computations and calls cause the waiting; `None` if it was not requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delays: Option<Delays>,
     /// Places of the program's call sites in the source, by address, as far as they are known.
     pub places: BTreeMap<String, Place>,
     /// Notes on results that are less exact than possible.
@@ -281,6 +285,7 @@ fn run(
         efficiencies,
         loop_trees: LoopTreeSize::new(program.size()),
         sensitivity: None,
+        delays: None,
         places: origin.names.by_address(),
         notes: program.notes.clone(),
     })

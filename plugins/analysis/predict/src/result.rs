@@ -3,6 +3,7 @@
 use nodescope_trace::Call;
 use serde::Serialize;
 
+use crate::interpreter::Meetings;
 use crate::timeline::Timeline;
 
 /// Times of a rank by kind, picoseconds. `computation + opaque + communication + wait + idle` is the program's time, exactly.
@@ -241,6 +242,9 @@ pub struct Outcome {
     /// Calls of each rank over time; `None` if they were not requested.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
+    /// Waits and meetings of ranks; `None` if they were not requested.
+    #[serde(skip)]
+    pub(crate) meetings: Option<Meetings>,
     /// Faults of the program that the interpreter found.
     pub problems: Vec<Problem>,
     /// Number of operations plus messages sent plus receives begun, those within collectives included.

@@ -93,6 +93,9 @@ impl Prediction {
         self.fragments(out)?;
         self.ranks(out)?;
         self.waits(out)?;
+        if let Some(delays) = &self.delays {
+            delays.write(out)?;
+        }
         self.critical(out)?;
         if let Some(sensitivity) = &self.sensitivity {
             sensitivity.write(out)?;

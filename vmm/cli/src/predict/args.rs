@@ -88,6 +88,9 @@ pub struct Predict {
     /// Tell, too, how the time depends on latency, bandwidth, overheads and each rank's speed, and which latency the program tolerates.
     #[arg(long, conflicts_with_all = ["sweep", "ranks", "reduce", "outline"])]
     pub sensitivity: bool,
+    /// Tell, too, which computations and calls cause the waiting: delay costs, as Scalasca defines them.
+    #[arg(long, conflicts_with_all = ["sweep", "ranks", "reduce", "outline"])]
+    pub delays: bool,
     /// Number of further interpretations with bursts drawn at random (replicas), from which the interval of the time follows.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10000))]
     pub replicas: u32,
