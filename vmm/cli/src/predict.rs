@@ -76,9 +76,9 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         ));
     };
     let (path, sequences) = read(results, options(number))?;
-    if let Some(sweep) = &args.sweep {
+    if !args.sweep.is_empty() {
         let program = Program::new(&origin::noted(sequences));
-        return sweep::sweep(args, sweep, &file, &program, &request);
+        return sweep::sweep(args, &file, &program, &request);
     }
     let mut program = Program::new(&sequences);
     if let Some(rank) = args.outline {

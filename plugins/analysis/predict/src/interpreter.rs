@@ -41,7 +41,7 @@ use matching::{Message, Posted, Queues, Slab};
 pub(crate) use meetings::{Meetings, Waited};
 
 /// Options of an interpretation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Seed for drawing each burst at random from its slot's values on its rank; `None` takes bursts as traced.
     pub resample: Option<u64>,
@@ -62,6 +62,11 @@ pub struct Options {
     pub meetings: bool,
     /// By rank: millionths of their time that bursts take; empty for all of it.
     pub pace: Vec<u32>,
+    /// Channels between nodes and within nodes that take the place of the cluster's for some messages.
+    pub channels: Vec<(Channel, Channel)>,
+    /// By operation of the program: index of these channels for the messages that the operation sends. A number beyond them, or none,
+    /// means the cluster's channels.
+    pub channel_of: Vec<u32>,
 }
 
 impl Default for Options {
@@ -76,6 +81,8 @@ impl Default for Options {
             connections: false,
             meetings: false,
             pace: Vec::new(),
+            channels: Vec::new(),
+            channel_of: Vec::new(),
         }
     }
 }
@@ -684,8 +691,16 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    fn channel(&self, from: u32, to: u32) -> &'a Channel {
-        if self.node_of[from as usize] == self.node_of[to as usize] {
+    /// Returns the channel of a message that an operation sends.
+    fn channel(&self, from: u32, to: u32, op: u32) -> &'a Channel {
+        let within = self.node_of[from as usize] == self.node_of[to as usize];
+        let options = self.options;
+        if let Some(&other) = options.channel_of.get(op as usize)
+            && let Some((network, memory)) = options.channels.get(other as usize)
+        {
+            return if within { memory } else { network };
+        }
+        if within {
             &self.cluster.memory
         } else {
             &self.cluster.network

@@ -13,7 +13,7 @@
 //! - [`scale`](mod@scale): the same program with more ranks than were traced.
 //! - [`sensitivity`](mod@sensitivity): derivatives of the time, and the latency that a program tolerates.
 //! - [`timeline`], [`trace`]: each rank's calls over time, and the predicted run as a trace.
-//! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
+//! - [`sweep`], [`series`], [`grid`]: a parameter's values, and the predictions for them side by side; the same of two parameters.
 //! - [`chart`](mod@chart): what charts have in common.
 //! - [`predict()`]: the whole prediction, with an interval from the bursts' variability.
 //!
@@ -24,6 +24,7 @@ pub mod chart;
 pub mod cluster;
 pub mod collective;
 pub mod delays;
+pub mod grid;
 pub mod network;
 pub mod reduce;
 pub mod result;
@@ -49,6 +50,7 @@ pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, S
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
 pub use delays::{Activity, Costs, DelayRow, Delays, delays};
+pub use grid::Grid;
 pub use interpreter::{Options, interpret};
 pub use network::{Channel, Frames, Model, Table};
 pub use placed::{Nodes, Placed, Traced};

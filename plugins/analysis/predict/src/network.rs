@@ -128,6 +128,36 @@ impl Channel {
         }
     }
 
+    /// Returns a channel on which all costs of messages take so much of their time. Free messages ask no receiver.
+    pub fn scaled(&self, part: f64) -> Channel {
+        let time = |time: u64| picoseconds(time as f64 * part);
+        let table = |table: &Table| Table {
+            points: (table.points.iter())
+                .map(|&(bytes, of)| (bytes, time(of)))
+                .collect(),
+        };
+        Channel {
+            model: self.model,
+            latency: time(self.latency),
+            service_latency: self.service_latency.map(time),
+            per_byte: self.per_byte * part,
+            envelope: self.envelope,
+            gap: time(self.gap),
+            send_overhead: table(&self.send_overhead),
+            receive_overhead: table(&self.receive_overhead),
+            buffered_overhead: self.buffered_overhead.as_ref().map(table),
+            queued_overhead: self.queued_overhead.as_ref().map(table),
+            pack_overhead: table(&self.pack_overhead),
+            unpack_overhead: table(&self.unpack_overhead),
+            frames: self.frames,
+            eager_limit: match part > 0.0 {
+                true => self.eager_limit,
+                false => u64::MAX,
+            },
+            copy_per_byte: self.copy_per_byte * part,
+        }
+    }
+
     /// Returns the costs of a message for its receiver. A message of several frames is received frame by frame. Once such a message has
     /// come, an awaiting receiver still does the work that it could not do while the message came, and at least that of one full frame.
     pub fn receive(&self, bytes: u64) -> ReceiveCost {

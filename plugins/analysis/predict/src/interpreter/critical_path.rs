@@ -198,8 +198,9 @@ impl Interpreter<'_> {
         };
         let cluster = self.cluster;
         let inside = own == other;
-        let channel = self.channel(rank, part.partner);
-        let parts = self.parts_of(part, channel);
+        let sender = if part.sends { part.op } else { part.partner_op };
+        let channel = self.channel(rank, part.partner, sender);
+        let parts = self.parts_of(part, sender, channel);
         let mut left = time;
         let mut take = |wanted: u64| {
             let taken = wanted.min(left);
@@ -234,11 +235,9 @@ impl Interpreter<'_> {
         sum.bandwidth += bandwidth;
     }
 
-    /// Returns what a message of the path costs where nothing else is on the way.
-    fn parts_of(&self, part: &Part, channel: &Channel) -> Costs {
+    /// Returns what a message of the path costs where nothing else is on the way. `sender` is the operation that sent its data.
+    fn parts_of(&self, part: &Part, sender: u32, channel: &Channel) -> Costs {
         let bytes = part.bytes;
-        // The operation that sent the data.
-        let sender = if part.sends { part.op } else { part.partner_op };
         let before = || {
             let pack = match self.derived(sender) {
                 true => channel.pack_overhead.at(bytes),

@@ -324,7 +324,7 @@ impl Interpreter<'_> {
     pub(super) fn enter_network(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
         let cluster = self.cluster;
         let links = &mut self.links;
@@ -363,7 +363,7 @@ impl Interpreter<'_> {
         while let Some((number, left)) = self.links.fluid.as_mut().and_then(|f| f.ended(now)) {
             let message = self.messages.get(number);
             let (from, to, bytes) = (message.from, message.to, message.bytes);
-            let channel = self.channel(from, to);
+            let channel = self.channel(from, to, message.op);
             let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
             let links = &mut self.links;
             let cluster = self.cluster;

@@ -19,13 +19,16 @@ impl Interpreter<'_> {
         target: Target,
     ) {
         let Context {
-            rank, clock: start, ..
+            rank,
+            op,
+            clock: start,
+            ..
         } = self.contexts[context as usize];
         if to >= self.world {
             // A rank that does not exist has no memory; the program would have failed.
             return;
         }
-        let channel = self.channel(rank, to);
+        let channel = self.channel(rank, to, op);
         self.events += 2;
         self.sent += 2;
         self.note_connection(rank, to, start);
@@ -49,9 +52,13 @@ impl Interpreter<'_> {
     /// Sends the request or the answer of an access.
     fn send_one_way(&mut self, number: u32, time: u64) {
         let Message {
-            from, to, bytes, ..
+            from,
+            to,
+            bytes,
+            op,
+            ..
         } = *self.messages.get(number);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, op);
         if self.arrives_unknown((from, to), bytes, channel) {
             self.messages.get_mut(number).in_flight = true;
             self.depart(number, time, channel.gap, true);
@@ -74,6 +81,7 @@ impl Interpreter<'_> {
         let message = self.messages.get(number);
         let (from, to, bytes, sender) = (message.from, message.to, message.bytes, message.sender);
         // No rank was late: the access was requested when it was sent.
+        let op = message.op;
         let cause = Cause {
             way: Way::Access,
             ..message.cause()
@@ -82,7 +90,7 @@ impl Interpreter<'_> {
         // The notification of completion has no data.
         let cost = match bytes {
             0 => ReceiveCost::default(),
-            bytes => self.channel(from, to).receive(bytes),
+            bytes => self.channel(from, to, op).receive(bytes),
         };
         self.complete(sender, time, cost, cause);
     }

@@ -97,7 +97,7 @@ impl Interpreter<'_> {
             // A rank that does not exist takes no messages; the program would have failed.
             return;
         }
-        let channel = self.channel(rank, to);
+        let channel = self.channel(rank, to, op);
         self.events += 1;
         self.sent += 1;
         self.note_connection(rank, to, start);
@@ -320,7 +320,7 @@ impl Interpreter<'_> {
         let message = self.messages.get(number);
         let arrival = message.arrival;
         let (from, to, bytes, cause) = (message.from, message.to, message.bytes, message.cause());
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         let mut cost = if message.taken {
             ReceiveCost::default()
         } else {
@@ -403,8 +403,7 @@ impl Interpreter<'_> {
     /// Grants a message: sends the permission to the message's sender.
     fn grant(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
-        let (from, to) = (message.from, message.to);
-        let arrives = time + self.channel(from, to).service();
+        let arrives = time + self.channel(message.from, message.to, message.op).service();
         let waits = matches!(message.sender, Target::Context(_));
         // Links are reserved in the order of times, so the permission must wait for its turn; so must a sender that may be computing.
         if self.cluster.contention || !(waits || self.asynchronous) {
@@ -418,7 +417,7 @@ impl Interpreter<'_> {
     fn send_data(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         if self.arrives_unknown((from, to), bytes, channel) {
             self.depart(number, time, channel.gap, false);
         } else {
@@ -464,7 +463,7 @@ impl Interpreter<'_> {
         self.messages.release(number);
         self.posted.release(message.receive);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         let sent = match channel.model {
             Model::LogGp => sent,
             Model::Post => arrival,
