@@ -92,6 +92,9 @@ pub struct Delays {
 /// Key of an activity: call sites by their numbers in the code. A call has its own site twice, and `true`.
 type Key = (u32, u32, bool);
 
+/// Waits by their index, each with its time in picoseconds.
+type Waits = Vec<(usize, u64)>;
+
 /// Returns the delays of a program on a cluster; `None` if the program does not come to its end there.
 ///
 /// # Errors
@@ -187,7 +190,7 @@ impl Run<'_> {
     }
 
     /// Returns the late rank's delays and waits in the interval that ends with a wait: each with its time, picoseconds.
-    fn causes(&self, wait: &Waited) -> (Vec<(Key, u64)>, Vec<(usize, u64)>) {
+    fn causes(&self, wait: &Waited) -> (Vec<(Key, u64)>, Waits) {
         let (own, late) = self.meetings.last(wait);
         let (doings, before) = self.doings(wait.late, late, wait.late_at);
         if doings.is_empty() {
@@ -208,12 +211,12 @@ impl Run<'_> {
     }
 
     /// Returns the time of each activity of a rank from `from` to `to`, and the waits of the rank in this time.
-    fn doings(&self, rank: u32, from: u64, to: u64) -> (HashMap<Key, u64>, Vec<(usize, u64)>) {
+    fn doings(&self, rank: u32, from: u64, to: u64) -> (HashMap<Key, u64>, Waits) {
         let within = |start: u64, end: u64| end.min(to).saturating_sub(start.max(from));
         let of_rank = &self.by_rank[rank as usize];
         let waits = &self.meetings.waits;
         let first = of_rank.partition_point(|&at| waits[at].from + waits[at].time <= from);
-        let waits: Vec<(usize, u64)> = (of_rank[first..].iter())
+        let waits: Waits = (of_rank[first..].iter())
             .take_while(|&&at| waits[at].from < to)
             .map(|&at| (at, within(waits[at].from, waits[at].from + waits[at].time)))
             .filter(|&(_, time)| time > 0)

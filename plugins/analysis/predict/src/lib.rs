@@ -12,6 +12,7 @@
 //! - [`reduce`]: fragments of a program, reduced to what they cost.
 //! - [`scale`](mod@scale): the same program with more ranks than were traced.
 //! - [`sensitivity`](mod@sensitivity): derivatives of the time, and the latency that a program tolerates.
+//! - [`model`]: what a program does as a function of its problem size and its number of ranks.
 //! - [`timeline`], [`trace`]: each rank's calls over time, and the predicted run as a trace.
 //! - [`sweep`], [`series`], [`grid`]: a parameter's values, and the predictions for them side by side; the same of two parameters.
 //! - [`chart`](mod@chart): what charts have in common.
@@ -25,6 +26,7 @@ pub mod cluster;
 pub mod collective;
 pub mod delays;
 pub mod grid;
+pub mod model;
 pub mod network;
 pub mod reduce;
 pub mod result;

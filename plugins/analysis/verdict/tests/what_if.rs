@@ -196,10 +196,11 @@ fn changes_are_predicted_for_another_cluster() {
     let of_second = call(&run, 0x20);
     assert_eq!(of_second.len(), 1);
     let free = Change::Messages(of_second.clone(), 0.0);
-    assert_eq!(time(&[free.clone()]), whole - STEPS * 16 * US);
+    assert_eq!(time(&[free]), whole - STEPS * 16 * US);
     let faster = Change::Messages(of_second.clone(), 0.5);
-    assert_eq!(time(&[faster.clone()]), whole - STEPS * 8 * US);
-    assert_eq!(time(&[faster.clone(), faster]), whole - STEPS * 12 * US);
+    let twice = [faster.clone(), faster];
+    assert_eq!(time(&twice[..1]), whole - STEPS * 8 * US);
+    assert_eq!(time(&twice), whole - STEPS * 12 * US);
     // The calls without waiting for one another.
     assert_eq!(time(&[Change::Without(of_second)]), whole - STEPS * 16 * US);
     assert_eq!(time(&[Change::IdealNetwork]), STEPS * 20 * MS);

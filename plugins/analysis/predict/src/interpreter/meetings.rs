@@ -67,16 +67,25 @@ impl Interpreter<'_> {
     /// Notes that a message between two ranks is complete for a target at `time`. Messages of collectives do not count: the collective
     /// does.
     pub(super) fn meet(&mut self, target: Target, time: u64, cause: &Cause) {
-        let rank = match target {
+        let (rank, waits) = match target {
             Target::Nobody => return,
             Target::Context(context) => {
                 let context = &self.contexts[context as usize];
                 if context.collective != NONE {
                     return;
                 }
-                context.rank
+                (context.rank, true)
             }
-            Target::Request { index, .. } => self.requests[index as usize].rank,
+            Target::Request { index, .. } => {
+                let request = &self.requests[index as usize];
+                (request.rank, request.awaited)
+            }
+        };
+        // Ranks meet when both are in their calls. The message's own time comes behind that.
+        let entered = self.contexts[rank as usize].entered;
+        let time = match waits {
+            true => entered.max(cause.at).min(time),
+            false => time,
         };
         let Some(meetings) = &mut self.meetings else {
             return;
