@@ -144,7 +144,7 @@ pub fn models(runs: &[Run], name: &str, at: &[(f64, f64)]) -> Result<Models, Mod
         let share = longest.filter(|_| metric == Metric::Time).map(|run| {
             let key = (metric, region.clone());
             let of = run.measured.values.get(&key).copied().unwrap_or(0.0);
-            of / run.measured.time.max(1.0)
+            of / run.measured.time.max(f64::MIN_POSITIVE)
         });
         models.push(Model {
             function: fit.text(name),
