@@ -656,7 +656,7 @@ impl<'a> Interpreter<'a> {
     /// Completes a target at `time`; `cost` is the processor time that the completion takes.
     fn complete(&mut self, target: Target, time: u64, cost: ReceiveCost, cause: Cause) {
         if self.meetings.is_some() {
-            self.meet(target, time, &cause);
+            self.meet(target, &cause);
         }
         let context = match target {
             Target::Nobody => return,

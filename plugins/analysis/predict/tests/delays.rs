@@ -3,7 +3,7 @@
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
-    Activity, Channel, Cluster, Costs, Delays, Model, Table, WaitKind, delays,
+    Activity, Channel, Cluster, Costs, DelayRow, Delays, Model, Table, WaitKind, delays,
 };
 use proptest::prelude::*;
 
@@ -165,6 +165,37 @@ fn a_late_receiver_is_charged() {
     let delays = of(&mut builder, &Cluster::simple("c", channel));
     assert_eq!(cost(&delays, 1), (80, 0));
     assert_eq!(delays.kinds[0].0, WaitKind::LateReceiver);
+}
+
+/// A message that came while its receiver computed is no meeting before the receiver waits for it: most waiting is for uneven work, the rest for messages.
+#[test]
+fn messages_in_the_background_are_met_where_they_are_waited_for() {
+    let ranks = 8;
+    let work = |rank: u64, turn: u64| US * (50 + (rank * 7919 + turn * 104_729) % 97);
+    let mut builder = ProgramBuilder::new();
+    for rank in 0..ranks {
+        for turn in 0..40 {
+            builder.compute(work(rank.into(), turn));
+            let (left, right) = (PeerRef::Relative(ranks - 1), PeerRef::Relative(1));
+            builder
+                .ireceive(left, 0, 8000, 0)
+                .ireceive(right, 1, 8000, 1);
+            builder.isend(right, 0, 8000, 2).isend(left, 1, 8000, 3);
+            builder.wait(&[0, 1, 2, 3]);
+        }
+        builder.ranks(1);
+    }
+    let channel = Channel {
+        send_overhead: Table::constant(US),
+        receive_overhead: Table::constant(US),
+        ..Channel::new(Model::LogGp, 5 * US, 1_000_000_000)
+    };
+    let delays = of(&mut builder, &Cluster::simple("c", channel));
+    assert_eq!(delays.unexplained, 0.0);
+    let computation = |row: &&DelayRow| matches!(row.activity, Activity::Computation { .. });
+    let rows = delays.activities.iter().filter(computation);
+    let of_computation: f64 = rows.map(|row| row.costs.sum()).sum();
+    assert!(of_computation > 0.75 * delays.waiting as f64, "{delays:?}");
 }
 
 /// A program of rounds in which each rank computes, and then exchanges with a neighbour or meets all others.

@@ -64,29 +64,31 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Notes that a message between two ranks is complete for a target at `time`. Messages of collectives do not count: the collective
+    /// Notes that a message between two ranks is complete for a target. Messages of collectives do not count: the collective
     /// does.
-    pub(super) fn meet(&mut self, target: Target, time: u64, cause: &Cause) {
-        let (rank, waits) = match target {
+    pub(super) fn meet(&mut self, target: Target, cause: &Cause) {
+        let rank = match target {
             Target::Nobody => return,
             Target::Context(context) => {
                 let context = &self.contexts[context as usize];
                 if context.collective != NONE {
                     return;
                 }
-                (context.rank, true)
+                context.rank
             }
-            Target::Request { index, .. } => {
-                let request = &self.requests[index as usize];
-                (request.rank, request.awaited)
-            }
+            Target::Request { index, .. } => match &self.requests[index as usize] {
+                request if request.awaited => request.rank,
+                // The rank learns of the message when it waits for it.
+                _ => return,
+            },
         };
+        self.meet_in_call(rank, cause);
+    }
+
+    /// Notes that a rank completes a message in its current call.
+    pub(super) fn meet_in_call(&mut self, rank: u32, cause: &Cause) {
         // Ranks meet when both are in their calls. The message's own time comes behind that.
-        let entered = self.contexts[rank as usize].entered;
-        let time = match waits {
-            true => entered.max(cause.at).min(time),
-            false => time,
-        };
+        let time = self.contexts[rank as usize].entered.max(cause.at);
         let Some(meetings) = &mut self.meetings else {
             return;
         };

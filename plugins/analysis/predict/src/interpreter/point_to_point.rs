@@ -514,6 +514,11 @@ impl Interpreter<'_> {
                     c.note_completion(request.at, cause);
                 }
                 c.add_cost(request.at, std::mem::take(&mut request.cost));
+                if self.meetings.is_some()
+                    && let Some(cause) = request.cause
+                {
+                    self.meet_in_call(context, &cause);
+                }
             } else if !request.awaited {
                 request.awaited = true;
                 c.pending += 1;
