@@ -3,7 +3,7 @@
 //! The form is the performance model normal form (Calotoiu, Hoefler, Poke and Wolf, SC 2013) with two parameters. The search is that of
 //! Calotoiu et al., "Fast multi-parameter performance modeling" (CLUSTER 2016): first each parameter alone, on lines of runs that differ in
 //! this parameter only, then sums and products of the terms that were found. The term of a parameter alone is that of
-//! [`Fit`](crate::scale::Fit). Coefficients have the least sum of squared relative errors. The function that best predicts each run from
+//! [`Fit`]. Coefficients have the least sum of squared relative errors. The function that best predicts each run from
 //! the others is taken; one with fewer coefficients, unless another is clearly better.
 
 use linfa_linalg::qr::LeastSquaresQrInto;
