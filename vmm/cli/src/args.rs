@@ -12,6 +12,7 @@ use nodescope_study::{NodeDescription, SnapshotAt};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{EXIT_CODES, GUIDE};
+pub use crate::model::args::Model;
 pub use crate::phases::args::Phases;
 pub use crate::predict::args::Predict;
 pub use crate::represent::args::Represent;
@@ -82,6 +83,10 @@ pub enum Command {
     /// Put runs of a program on growing numbers of nodes side by side: MPI calls, CPI, FLOPS, host costs (guide: Scaling).
     #[command(after_help = EXIT_CODES)]
     Scaling(Scaling),
+    /// Fit functions of the number of ranks and the problem size to several runs of a program: times, instructions, calls, bytes; write the
+    /// data for Extra-P (guide: Models of ranks and problem size).
+    #[command(after_help = EXIT_CODES)]
+    Model(Model),
     /// Fit a cluster's network to measurements: NetPIPE's output, or a trace of a ping-pong.
     #[command(after_help = EXIT_CODES)]
     Calibrate(Calibrate),

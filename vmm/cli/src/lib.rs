@@ -22,6 +22,7 @@ mod known_costs;
 mod logging;
 mod measured;
 mod memory;
+mod model;
 mod node;
 mod openmp;
 mod phases;
@@ -88,6 +89,7 @@ pub fn run() -> std::process::ExitCode {
         Command::Phases(args) => phases::phases(args),
         Command::Represent(args) => represent::represent(args),
         Command::Scaling(args) => scaling::scaling(args),
+        Command::Model(args) => model::model(args),
         Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Counters(args) => counters::counters(args),
         Command::Trace(trace) => trace::trace(trace),

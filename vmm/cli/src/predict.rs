@@ -12,7 +12,9 @@ use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::{SequenceBuilder, Sequences};
 use nodescope_loop_tree::{Program, Sequence, SequenceError, SequenceOptions};
 use nodescope_predict::reduce::{self, Selection};
-use nodescope_predict::{Prediction, Request, predict as interpret, predict_reduced};
+use nodescope_predict::{
+    Prediction, Request, delays, predict as interpret, predict_reduced, sensitivity,
+};
 use nodescope_trace::{MpiProgram, PendingCallsBuilder, TraceError, TraceReader};
 
 pub use origin::window_notes;
@@ -78,9 +80,9 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         ));
     };
     let (path, sequences) = read(results, options(number))?;
-    if let Some(sweep) = &args.sweep {
+    if !args.sweep.is_empty() {
         let program = Program::new(&origin::noted(sequences));
-        return sweep::sweep(args, sweep, &file, &program, &request);
+        return sweep::sweep(args, &file, &program, &request);
     }
     let mut program = Program::new(&sequences);
     if let Some(rank) = args.outline {
@@ -112,6 +114,14 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
             prediction
         }
     };
+    if args.sensitivity {
+        let found = sensitivity(&program, &cluster, &prediction.outcome);
+        prediction.sensitivity = found.map_err(|error| failed(&error))?;
+    }
+    if args.delays {
+        let found = delays(&program, &cluster);
+        prediction.delays = found.map_err(|error| failed(&error))?;
+    }
     if args.from.is_some() {
         passed(&sequences, args.from, args.to)?;
         prediction.between(&sequences.marks, &sequences.origin);

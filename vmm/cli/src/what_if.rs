@@ -3,10 +3,12 @@
 pub mod args;
 mod rerun;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 
 use nodescope_loop_tree::{SequenceOptions, Sequences};
+use nodescope_predict::ClusterFile;
 use nodescope_report::wrapped;
 use nodescope_trace::SiteNames;
 use nodescope_verdict::{Call, CallRow, CausalProfile, Change, Row, WhatIf, shown};
@@ -22,9 +24,12 @@ use rerun::{Rerun, Reruns};
 /// What changes gain.
 #[derive(Debug, Serialize)]
 struct Answer {
-    /// Traced time from the end of MPI's initialisation, picoseconds.
+    /// Cluster on which the program is predicted; missing where the traced run is replayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
+    /// Traced time from the end of MPI's initialisation, picoseconds; on a cluster the predicted time.
     traced_ps: u64,
-    /// Time of the replay without a change, picoseconds.
+    /// Time of the replay without a change, picoseconds; on a cluster the predicted time.
     replayed_ps: u64,
     /// The changes, each alone.
     changes: Vec<Changed>,
@@ -65,9 +70,20 @@ pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
     };
     let (_, sequences) = read(&args.results, options)?;
     let measured = Measured::read(&args.results, args.window.as_deref(), &sequences)?;
-    let (link, unknown) = link(&args.results);
     let samples = measured.as_ref().map(|of| of.samples.clone());
-    let run = WhatIf::new(&sequences, link, samples.unwrap_or_default());
+    let samples = samples.unwrap_or_default();
+    let (run, unknown, cluster) = match &args.cluster {
+        None => {
+            let (link, unknown) = link(&args.results);
+            (WhatIf::new(&sequences, link, samples), unknown, None)
+        }
+        Some(file) => {
+            let cluster = ClusterFile::load(file).and_then(|file| file.with(&[]));
+            let cluster = cluster.map_err(|problems| Failure::of(Exit::Study, &problems))?;
+            let run = WhatIf::on(&sequences, &cluster, samples);
+            (run, None, Some(cluster.name))
+        }
+    };
     let run = run.map_err(|error| Failure::of(Exit::Study, &error))?;
     let changes = changes(args, &sequences, measured.as_ref(), &run)?;
     if args.run.is_some() && !changes.is_empty() && args.code.all().is_empty() {
@@ -77,6 +93,7 @@ pub fn what_if(args: &args::WhatIf) -> Result<Exit, Failure> {
         ));
     }
     let mut answer = Answer {
+        cluster,
         traced_ps: run.traced(),
         replayed_ps: run.replayed(),
         changes: Vec::new(),
@@ -162,6 +179,7 @@ fn changes(
     measured: Option<&Measured>,
     run: &WhatIf,
 ) -> Result<Vec<(String, Change)>, Failure> {
+    let names = &sequences.origin.names;
     let mut changes = Vec::new();
     for (text, change) in args.code.all() {
         let Some(measured) = measured else {
@@ -175,8 +193,36 @@ fn changes(
         changes.push((text, measured.kept(&[change])?));
     }
     for place in &args.call_site {
-        let calls = calls_at(place, &sequences.origin.names, run)?;
+        let none = format!("no call is at {place}; calls are");
+        let calls = calls_at(place, names, &run.calls(), &none)?;
         changes.push((format!("{place}=free"), Change::Without(calls)));
+    }
+    for speed in &args.messages {
+        let none = format!(
+            "no call at {} sends messages; calls that do are",
+            speed.place
+        );
+        let calls = calls_at(&speed.place, names, &run.sending_calls(), &none)?;
+        let text = format!("messages of {} {}", speed.place, at_speed(speed.kept));
+        changes.push((text, Change::Messages(calls, speed.kept)));
+    }
+    for speed in &args.node {
+        if !run.nodes().contains(&speed.node) {
+            let mut nodes: Vec<u32> = run.nodes().to_vec();
+            nodes.sort_unstable();
+            nodes.dedup();
+            let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
+            return Err(Failure::new(
+                Exit::Study,
+                format!(
+                    "no rank is on node {}; ranks are on nodes {}",
+                    speed.node,
+                    nodes.join(", ")
+                ),
+            ));
+        }
+        let text = format!("node {} {}", speed.node, at_speed(speed.kept));
+        changes.push((text, Change::Node(speed.node, speed.kept)));
     }
     for speed in &args.rank {
         let ranks = sequences.ranks.len();
@@ -190,16 +236,7 @@ fn changes(
                 ),
             ));
         }
-        let text = format!(
-            "rank {} at {:.3} times its speed",
-            speed.rank,
-            1.0 / speed.kept
-        );
-        let text = if speed.kept == 0.0 {
-            format!("rank {} free", speed.rank)
-        } else {
-            text
-        };
+        let text = format!("rank {} {}", speed.rank, at_speed(speed.kept));
         changes.push((text, Change::Rank(speed.rank, speed.kept)));
     }
     if args.imbalance.is_some() {
@@ -211,8 +248,21 @@ fn changes(
     Ok(changes)
 }
 
-/// Returns the calls at a place: an MPI function, a function, a line or an address.
-fn calls_at(place: &str, names: &SiteNames, run: &WhatIf) -> Result<Vec<Call>, Failure> {
+fn at_speed(kept: f64) -> String {
+    match kept {
+        0.0 => "free".to_owned(),
+        kept => format!("at {:.3} times its speed", 1.0 / kept),
+    }
+}
+
+/// Returns those of some calls that are at a place: an MPI function, a function, a line or an address.
+/// `none` says that there is none, and what follows.
+fn calls_at(
+    place: &str,
+    names: &SiteNames,
+    all: &BTreeSet<Call>,
+    none: &str,
+) -> Result<Vec<Call>, Failure> {
     let is_at = |(site, function): &Call| {
         let source = names.place(*site);
         let file = source.and_then(|of| of.file.as_deref().zip(of.line));
@@ -227,7 +277,6 @@ fn calls_at(place: &str, names: &SiteNames, run: &WhatIf) -> Result<Vec<Call>, F
             || function.to_string() == place
             || names.address(*site) == place
     };
-    let all = run.calls();
     let found: Vec<Call> = all.iter().copied().filter(is_at).collect();
     if found.is_empty() {
         const NAMED: usize = 6;
@@ -237,7 +286,7 @@ fn calls_at(place: &str, names: &SiteNames, run: &WhatIf) -> Result<Vec<Call>, F
             .collect();
         return Err(Failure::new(
             Exit::Study,
-            format!("no call is at {place}; calls are {}", known.join(", ")),
+            format!("{none} {}", known.join(", ")),
         ));
     }
     Ok(found)
@@ -258,13 +307,23 @@ fn percent(gain: f64) -> String {
 
 impl Answer {
     fn text(&self) -> String {
-        let mut out = format!(
-            "What if: of {}, the replay has {}\n",
-            shown(self.traced_ps),
-            shown(self.replayed_ps)
-        );
+        let mut out = match &self.cluster {
+            None => format!(
+                "What if: of {}, the replay has {}\n",
+                shown(self.traced_ps),
+                shown(self.replayed_ps)
+            ),
+            Some(name) => format!(
+                "What if: predicted for {name:?}, the program takes {}\n",
+                shown(self.replayed_ps)
+            ),
+        };
         if !self.changes.is_empty() {
-            out.push_str("\n    gain  time        change, replayed\n");
+            let how = match self.cluster {
+                None => "replayed",
+                Some(_) => "predicted",
+            };
+            out.push_str(&format!("\n    gain  time        change, {how}\n"));
             for of in &self.changes {
                 out.push_str(&format!("{}  {}\n", padded(&of.outcome), of.change));
             }

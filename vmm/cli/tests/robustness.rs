@@ -101,7 +101,7 @@ fn closed() -> Stdio {
 }
 
 /// Commands that print to standard output.
-const PRINTING: [&str; 34] = [
+const PRINTING: [&str; 37] = [
     "--help",
     "--version",
     "help",
@@ -125,6 +125,9 @@ const PRINTING: [&str; 34] = [
     "predict t.nst --cluster c.toml --outline 0",
     "predict t.nst --cluster c.toml --sweep network.latency=1us,2us",
     "predict t.nst --cluster c.toml --sweep network.latency=1us,2us --csv",
+    "predict t.nst --cluster c.toml --sensitivity --delays",
+    "predict t.nst --cluster c.toml --sweep network.latency=1us,2us --sweep nodes.speed=1,2",
+    "what-if t.nst --cluster c.toml",
     "phases t.nst",
     "phases t.nst --json",
     "phases t.nst --html",

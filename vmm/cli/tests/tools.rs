@@ -285,3 +285,116 @@ fn a_hybrid_job_is_predicted_where_it_was_traced() {
         assert!(text.contains(told), "{text}");
     }
 }
+
+#[test]
+fn predictions_answer_questions() {
+    let dir = tempfile::tempdir().unwrap();
+    trace_of(&dir.path().join("t.nst"), &[0, 0, 1, 1], 4);
+    let cluster = "name = \"c\"\n[nodes]\ncores = 4\n[network]\nlatency = \"20 us\"\nbandwidth = \"1 GB/s\"\n";
+    fs::write(dir.path().join("c.toml"), cluster).unwrap();
+    let told = |line: &str| {
+        let args: Vec<&str> = line.split(' ').collect();
+        let output = run(dir.path(), &args);
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), told)
+    };
+    let json = |line: &str| -> serde_json::Value {
+        let (code, text) = told(&format!("{line} --json"));
+        assert_eq!(code, Some(0), "{text}");
+        serde_json::from_str(&text).unwrap()
+    };
+    let plain = json("predict t.nst --cluster c.toml");
+    assert!(plain.get("sensitivity").is_none() && plain.get("delays").is_none());
+    let asked = json("predict t.nst --cluster c.toml --sensitivity --delays");
+    assert_eq!(asked["sensitivity"]["time"], plain["outcome"]["time"]);
+    assert_eq!(asked["sensitivity"]["latency"], 20_000_000);
+    assert!(asked["delays"]["activities"].is_array(), "{asked}");
+    let (_, text) = told("predict t.nst --cluster c.toml --sensitivity --delays");
+    for part in [
+        "Sensitivity",
+        "Latency tolerance, from 20.000 us on:",
+        "Delay costs",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let pairs = "--sweep network.latency=1us,2us,4us --sweep nodes.speed=1,2";
+    let grid = json(&format!("predict t.nst --cluster c.toml {pairs}"));
+    assert_eq!(grid["points"].as_array().unwrap().len(), 6);
+    assert_eq!(grid["points"][1]["values"][1]["text"], "2");
+    for (line, problem) in [
+        (
+            "--sweep nodes.speed=1,2 --sweep nodes.speed=3",
+            "is swept twice",
+        ),
+        (
+            "--sweep nodes.speed=1 --sweep nodes.cores=4 --sweep network.gap=0us",
+            "3 fields are swept",
+        ),
+        (
+            "--sweep nodes.speed=1.0:2.0:500 --sweep network.latency=1us:2us:500",
+            "more than 10000",
+        ),
+    ] {
+        let (code, text) = told(&format!("predict t.nst --cluster c.toml {line}"));
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(problem), "{text}");
+    }
+    let changed = json("what-if t.nst --cluster c.toml --node 1=0.5x --network ideal");
+    assert_eq!(changed["cluster"], "c");
+    assert_eq!(changed["replayed_ps"], plain["outcome"]["time"]);
+    assert_eq!(changed["changes"].as_array().unwrap().len(), 2);
+    let (code, text) = told("what-if t.nst --cluster c.toml --node 9=2x");
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("ranks are on nodes 0, 1"), "{text}");
+}
+
+#[test]
+fn models_need_runs_of_several_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    for ranks in [2, 4, 8] {
+        let nodes: Vec<u32> = (0..ranks).collect();
+        trace_of(&dir.path().join(format!("{ranks}.nst")), &nodes, 1);
+    }
+    let told = |line: &str| {
+        let args: Vec<&str> = line.split(' ').collect();
+        let output = run(dir.path(), &args);
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), told)
+    };
+    let (code, text) = told("model 2.nst 4.nst 8.nst --at p=64 --extra-p x.jsonl");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("at p=64 n=1: "), "{text}");
+    let lines = fs::read_to_string(dir.path().join("x.jsonl")).unwrap();
+    for line in lines.lines() {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(
+            value["params"]["p"].is_number() && value["value"].is_number(),
+            "{line}"
+        );
+        assert!(
+            value["callpath"].as_str().unwrap().starts_with("program"),
+            "{line}"
+        );
+    }
+    for (line, problem) in [
+        ("model 2.nst 4.nst", "at least three different values"),
+        (
+            "model 2.nst 4.nst 8.nst --parameter n=1,2",
+            "give one value for each",
+        ),
+        (
+            "model 2.nst 4.nst 8.nst --parameter n=1,2,3",
+            "no three runs differ in p alone",
+        ),
+        (
+            "model 2.nst 4.nst 8.nst --parameter p=1",
+            "no name of a problem size",
+        ),
+        ("model 2.nst 4.nst 8.nst --at n=1", "p is missing"),
+        ("model 2.nst 4.nst 8.nst --extra-p x.jsonl", "--force"),
+    ] {
+        let (code, text) = told(line);
+        assert_eq!(code, Some(2), "{line}: {text}");
+        assert!(text.contains(problem), "{line}: {text}");
+    }
+}

@@ -20,6 +20,7 @@ mod fragments;
 mod frames;
 mod links;
 mod matching;
+mod meetings;
 mod one_sided;
 mod point_to_point;
 mod renamed;
@@ -35,14 +36,15 @@ use crate::result::{Connections, Outcome, Problem, RankTimes, WaitKind};
 use burst::ProgressThread;
 use collective::Communicator;
 use context::{Cause, Context, IDLE, Phase, Request, Target};
-use critical_path::{Origin, Path};
+use critical_path::{Origin, Path, Way};
 use event_queue::EventQueue;
 use links::Links;
 use matching::{Message, Posted, Queues, Slab};
+pub(crate) use meetings::{Meetings, Waited};
 use renamed::Renamed;
 
 /// Options of an interpretation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Seed for drawing each burst at random from its slot's values on its rank; `None` takes bursts as traced.
     pub resample: Option<u64>,
@@ -62,6 +64,15 @@ pub struct Options {
     /// True if receives from any source take the messages that they took where the program was traced. Otherwise they take the first that
     /// comes.
     pub matched: bool,
+    /// True to keep each wait, and when ranks met: 16 bytes for each message, 24 for each collective of a rank.
+    pub meetings: bool,
+    /// By rank: millionths of their time that bursts take; empty for all of it.
+    pub pace: Vec<u32>,
+    /// Channels between nodes and within nodes that take the place of the cluster's for some messages.
+    pub channels: Vec<(Channel, Channel)>,
+    /// By operation of the program: index of these channels for the messages that the operation sends. A number beyond them, or none,
+    /// means the cluster's channels.
+    pub channel_of: Vec<u32>,
 }
 
 impl Default for Options {
@@ -75,6 +86,10 @@ impl Default for Options {
             timeline: false,
             connections: false,
             matched: true,
+            meetings: false,
+            pace: Vec::new(),
+            channels: Vec::new(),
+            channel_of: Vec::new(),
         }
     }
 }
@@ -162,7 +177,10 @@ struct Interpreter<'a> {
     /// Probes that wait for messages whose arrival is not known yet, by message.
     probed: HashMap<u32, Vec<Target>>,
     path: Path,
+    /// Messages that waited until a rank was in MPI: the moment at which it was, and what was left to do.
+    late: HashMap<u32, (Origin, Way)>,
     calls: timeline::Calls,
+    meetings: Option<Meetings>,
     reduced: Vec<fragments::Entries>,
     /// True if a rank has processed several messages one after the other.
     queued: bool,
@@ -248,7 +266,9 @@ impl<'a> Interpreter<'a> {
             deferred: HashMap::new(),
             probed: HashMap::new(),
             path: Path::new(options.critical_path),
+            late: HashMap::new(),
             calls: timeline::Calls::new(options.timeline, world),
+            meetings: Meetings::new(options.meetings, world),
             reduced: fragments::Entries::all(code.fragments),
             queued: false,
             waits: HashMap::new(),
@@ -605,13 +625,14 @@ impl<'a> Interpreter<'a> {
         let (rank, op, alone) = (c.rank, c.op, c.collective == NONE);
         let account = self.accounts[rank as usize];
         let computed = account.computation + account.opaque;
-        let part = self.path.add(ready, computed, op, cause.origin);
+        let part = self.path.add(ready, computed, op, &cause);
         if part != NONE {
             self.contexts[context as usize].path = part;
         }
         // The waiting of a collective is accounted when the collective ends.
         if alone && context < self.world {
             let late = cause.at.saturating_sub(start).min(ready - start);
+            self.note_wait(rank, (start, late), cause.kind, (cause.rank, cause.at));
             self.account_wait(rank, op, cause.kind, late, cause.rank, cause.op);
         }
     }
@@ -649,6 +670,9 @@ impl<'a> Interpreter<'a> {
 
     /// Completes a target at `time`; `cost` is the processor time that the completion takes.
     fn complete(&mut self, target: Target, time: u64, cost: ReceiveCost, cause: Cause) {
+        if self.meetings.is_some() {
+            self.meet(target, &cause);
+        }
         let context = match target {
             Target::Nobody => return,
             Target::Context(context) => context,
@@ -682,8 +706,16 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    fn channel(&self, from: u32, to: u32) -> &'a Channel {
-        if self.node_of[from as usize] == self.node_of[to as usize] {
+    /// Returns the channel of a message that an operation sends.
+    fn channel(&self, from: u32, to: u32, op: u32) -> &'a Channel {
+        let within = self.node_of[from as usize] == self.node_of[to as usize];
+        let options = self.options;
+        if let Some(&other) = options.channel_of.get(op as usize)
+            && let Some((network, memory)) = options.channels.get(other as usize)
+        {
+            return if within { memory } else { network };
+        }
+        if within {
             &self.cluster.memory
         } else {
             &self.cluster.network
@@ -746,6 +778,7 @@ impl<'a> Interpreter<'a> {
             links: self.links.loads(self.cluster, self.options.links),
             critical_path: self.critical_path(),
             timeline: self.timeline(),
+            meetings: self.meetings.take(),
             problems: self.problems,
             events: self.events,
             messages: self.sent,

@@ -128,18 +128,20 @@ impl Channel {
         }
     }
 
-    /// Returns the channel with `factor` times each cost.
-    pub(crate) fn scaled(&self, factor: f64) -> Channel {
-        let time = |time: u64| picoseconds(time as f64 * factor);
+    /// Returns a channel on which all costs of messages take so much of their time. Free messages ask no receiver.
+    pub fn scaled(&self, part: f64) -> Channel {
+        let time = |time: u64| picoseconds(time as f64 * part);
         let table = |table: &Table| Table {
             points: (table.points.iter())
                 .map(|&(bytes, of)| (bytes, time(of)))
                 .collect(),
         };
         Channel {
+            model: self.model,
             latency: time(self.latency),
             service_latency: self.service_latency.map(time),
-            per_byte: self.per_byte * factor,
+            per_byte: self.per_byte * part,
+            envelope: self.envelope,
             gap: time(self.gap),
             send_overhead: table(&self.send_overhead),
             receive_overhead: table(&self.receive_overhead),
@@ -147,8 +149,12 @@ impl Channel {
             queued_overhead: self.queued_overhead.as_ref().map(table),
             pack_overhead: table(&self.pack_overhead),
             unpack_overhead: table(&self.unpack_overhead),
-            copy_per_byte: self.copy_per_byte * factor,
-            ..self.clone()
+            frames: self.frames,
+            eager_limit: match part > 0.0 {
+                true => self.eager_limit,
+                false => u64::MAX,
+            },
+            copy_per_byte: self.copy_per_byte * part,
         }
     }
 

@@ -8,11 +8,13 @@ use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError};
 use crate::code::Code;
+use crate::delays::Delays;
 use crate::interpreter::{Options, interpret};
 use crate::interval::{Interval, intervals};
 use crate::placed::Placed;
 use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
+use crate::sensitivity::Sensitivity;
 use crate::timeline::Phases;
 
 /// Most rows (ranks or groups of ranks) and columns (intervals of time) of the phases that are reported.
@@ -112,6 +114,12 @@ pub struct Prediction {
     /// Size of the loop trees.
     #[serde(rename = "model")]
     pub loop_trees: LoopTreeSize,
+    /// How the time depends on the network and the ranks; `None` if it was not requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sensitivity: Option<Sensitivity>,
+    /// Which computations and calls cause the waiting; `None` if it was not requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delays: Option<Delays>,
     /// Places of the program's call sites in the source, by address, as far as they are known.
     pub places: BTreeMap<String, Place>,
     /// Notes on results that are less exact than possible.
@@ -258,6 +266,8 @@ fn run(
         section_interval: section_interval.flatten(),
         efficiencies,
         loop_trees: LoopTreeSize::new(program.size()),
+        sensitivity: None,
+        delays: None,
         places: origin.names.by_address(),
         notes,
     })

@@ -3,6 +3,7 @@
 use nodescope_trace::Call;
 use serde::Serialize;
 
+use crate::interpreter::Meetings;
 use crate::timeline::Timeline;
 
 /// Times of a rank by kind, picoseconds. `computation + opaque + communication + wait + idle` is the program's time, exactly.
@@ -94,6 +95,46 @@ pub struct CriticalPath {
     pub ranks: Vec<(u32, u64)>,
     /// Calls that waited for messages of the path, greatest first, at most ten: call, picoseconds of transfer.
     pub calls: Vec<(Call, u64)>,
+    /// What the time of the path is made of.
+    #[serde(skip)]
+    pub composition: Composition,
+}
+
+/// Time on the critical path by what it is spent on, picoseconds. The parts add up to the program's time exactly.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Composition {
+    /// Number of network latencies. A message above the eager limit has up to three: request, permission, data.
+    pub latencies: u64,
+    /// Time of these latencies.
+    pub latency: u64,
+    /// Time of the latencies of links within the network.
+    pub hops: u64,
+    /// Time in which messages between nodes pass their own bytes.
+    pub bandwidth: u64,
+    /// Time in which messages wait for links, for their sender's earlier messages, or until a rank is in MPI.
+    pub queueing: u64,
+    /// Time of processors for messages: at both ends, for copies, datatypes and reductions.
+    pub overhead: u64,
+    /// Time on the way of messages within nodes.
+    pub within_nodes: u64,
+    /// Bursts and uninterpreted calls: world rank, picoseconds, by ascending rank.
+    pub computation: Vec<(u32, u64)>,
+}
+
+impl Composition {
+    /// Returns the sum of all parts.
+    pub fn sum(&self) -> u64 {
+        let parts = [
+            self.latency,
+            self.hops,
+            self.bandwidth,
+            self.queueing,
+            self.overhead,
+            self.within_nodes,
+        ];
+        let computation = self.computation.iter().map(|(_, time)| time);
+        parts.iter().chain(computation).sum()
+    }
 }
 
 /// Faults of the program that the interpreter found.
@@ -201,6 +242,9 @@ pub struct Outcome {
     /// Calls of each rank over time; `None` if they were not requested.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
+    /// Waits and meetings of ranks; `None` if they were not requested.
+    #[serde(skip)]
+    pub(crate) meetings: Option<Meetings>,
     /// Faults of the program that the interpreter found.
     pub problems: Vec<Problem>,
     /// Number of operations plus messages sent plus receives begun, those within collectives included.

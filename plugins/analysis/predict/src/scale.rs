@@ -25,6 +25,7 @@ use crate::sweep::{Scale, Value};
 use nodescope_loop_tree::{Program, Site};
 
 pub use extrapolate::{Extrapolation, Quantity};
+pub(crate) use fit::{CLEARLY, NOTABLY};
 pub use fit::{Fit, Form, Term, relative};
 pub use shape::Shape;
 

@@ -218,25 +218,39 @@ impl Series {
         text
     }
 
+    /// Headings of the results in a table of comma-separated values.
+    pub(crate) const CSV_RESULTS: &str = "time_s,low_s,high_s,computation_s,other_s,communication_s,wait_s,idle_s,parallel_efficiency,load_balance,serialisation,transfer,messages,bytes,error,differences";
+
     /// Returns a table of comma-separated values (RFC 4180), with a heading and a line for each value; times are in seconds.
     pub fn csv(&self) -> String {
-        let quoted = |text: &str| {
-            if text.contains([',', '"', '\n']) {
-                format!("\"{}\"", text.replace('"', "\"\""))
-            } else {
-                text.to_owned()
-            }
-        };
-        let unit = if self.unit.is_empty() {
-            "number"
-        } else {
-            self.unit
-        };
-        let mut out = format!(
-            "{},{},time_s,low_s,high_s,computation_s,other_s,communication_s,wait_s,idle_s,parallel_efficiency,load_balance,serialisation,transfer,messages,bytes,error,differences\r\n",
-            quoted(&self.parameter),
-            quoted(&format!("{} [{unit}]", self.parameter)),
-        );
+        let parameter = Series::csv_parameter(&self.parameter, self.unit);
+        let mut out = format!("{parameter},{}\r\n", Series::CSV_RESULTS);
+        for point in &self.points {
+            out.push_str(&Series::csv_value(&point.value));
+            out.push(',');
+            out.push_str(&point.csv_results());
+            out.push_str("\r\n");
+        }
+        out
+    }
+
+    /// Returns the two headings of a parameter's values.
+    pub(crate) fn csv_parameter(parameter: &str, unit: &str) -> String {
+        let unit = if unit.is_empty() { "number" } else { unit };
+        let number = format!("{parameter} [{unit}]");
+        format!("{},{}", quoted(parameter), quoted(&number))
+    }
+
+    /// Returns the two fields of a parameter's value.
+    pub(crate) fn csv_value(value: &Value) -> String {
+        let number = value.number.map_or(String::new(), |n| format!("{n}"));
+        format!("{},{number}", quoted(&value.text))
+    }
+}
+
+impl Point {
+    /// Returns the fields of the results, as [`Series::CSV_RESULTS`] names them.
+    pub(crate) fn csv_results(&self) -> String {
         let seconds = |time: u64| {
             format!(
                 "{}.{:012}",
@@ -244,33 +258,35 @@ impl Series {
                 time % 1_000_000_000_000
             )
         };
-        for point in &self.points {
-            let mut fields = vec![
-                quoted(&point.value.text),
-                point.value.number.map_or(String::new(), |n| format!("{n}")),
-            ];
-            match &point.result {
-                None => fields.extend(vec![String::new(); 14]),
-                Some(result) => {
-                    fields.push(seconds(result.time));
-                    let ends = result.interval.map(|(low, high)| [low, high].map(seconds));
-                    fields.extend(ends.unwrap_or_default());
-                    fields.extend(result.split.parts().map(|(_, part)| seconds(part)));
-                    let ratios = [
-                        result.parallel,
-                        result.load_balance,
-                        result.serialisation,
-                        result.transfer,
-                    ];
-                    fields.extend(ratios.map(|ratio| format!("{ratio:.6}")));
-                    fields.extend([result.messages, result.bytes].map(|n| n.to_string()));
-                }
+        let mut fields = Vec::new();
+        match &self.result {
+            None => fields.extend(vec![String::new(); 14]),
+            Some(result) => {
+                fields.push(seconds(result.time));
+                let ends = result.interval.map(|(low, high)| [low, high].map(seconds));
+                fields.extend(ends.unwrap_or_default());
+                fields.extend(result.split.parts().map(|(_, part)| seconds(part)));
+                let ratios = [
+                    result.parallel,
+                    result.load_balance,
+                    result.serialisation,
+                    result.transfer,
+                ];
+                fields.extend(ratios.map(|ratio| format!("{ratio:.6}")));
+                fields.extend([result.messages, result.bytes].map(|n| n.to_string()));
             }
-            fields.push(quoted(point.error.as_deref().unwrap_or_default()));
-            fields.push(quoted(&point.differences.join("; ")));
-            out.push_str(&fields.join(","));
-            out.push_str("\r\n");
         }
-        out
+        fields.push(quoted(self.error.as_deref().unwrap_or_default()));
+        fields.push(quoted(&self.differences.join("; ")));
+        fields.join(",")
+    }
+}
+
+/// Returns a field of comma-separated values, in quotes where it needs them.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
 }

@@ -20,17 +20,7 @@ impl Series {
             "Predictions for {:?} by {}\n",
             self.cluster, self.parameter
         )?;
-        let differences = self.differences();
-        if !differences.is_empty() {
-            writeln!(out, "Different from the traced run")?;
-            for (difference, values) in differences {
-                match values.is_empty() {
-                    true => writeln!(out, "  - {difference}")?,
-                    false => writeln!(out, "  - at {}: {difference}", values.join(", "))?,
-                }
-            }
-            writeln!(out)?;
-        }
+        self.write_differences(out)?;
         let names = self
             .points
             .iter()
@@ -53,14 +43,31 @@ impl Series {
                 )?,
             }
         }
-        self.range(out)?;
+        self.write_range(out)?;
         for note in &self.notes {
             writeln!(out, "Note: {note}")?;
         }
         Ok(())
     }
 
-    fn range(&self, out: &mut String) -> std::fmt::Result {
+    /// Writes what differs from the traced run, and at which values.
+    pub(crate) fn write_differences(&self, out: &mut String) -> std::fmt::Result {
+        let differences = self.differences();
+        if differences.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "Different from the traced run")?;
+        for (difference, values) in differences {
+            match values.is_empty() {
+                true => writeln!(out, "  - {difference}")?,
+                false => writeln!(out, "  - at {}: {difference}", values.join(", "))?,
+            }
+        }
+        writeln!(out)
+    }
+
+    /// Writes the shortest and the longest time.
+    pub(crate) fn write_range(&self, out: &mut String) -> std::fmt::Result {
         let least = self.times().min_by_key(|(_, result)| result.time);
         let most = self.times().max_by_key(|(_, result)| result.time);
         if let (Some((low, least)), Some((high, most))) = (least, most)

@@ -99,7 +99,13 @@ impl Prediction {
         self.fragments(out)?;
         self.ranks(out)?;
         self.waits(out)?;
+        if let Some(delays) = &self.delays {
+            delays.write(out)?;
+        }
         self.critical(out)?;
+        if let Some(sensitivity) = &self.sensitivity {
+            sensitivity.write(out)?;
+        }
         if !outcome.links.is_empty() && outcome.time > 0 {
             writeln!(out, "\nBusiest links")?;
             for link in outcome.links.iter().take(LINES) {

@@ -6,7 +6,7 @@ use nodescope_config::document::Setting;
 use nodescope_loop_tree::{CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::series::in_parallel;
 use nodescope_predict::{
-    Cluster, ClusterFile, Point, Prediction, Request, Scale, Series, Sweep, predict,
+    Cluster, ClusterFile, Grid, Point, Prediction, Request, Scale, Series, Sweep, predict,
 };
 
 const FILE: &str = "[network]\nlatency = \"1 us\"\nbandwidth = \"1 GB/s\"\n";
@@ -128,4 +128,88 @@ fn settings_are_checked_as_the_file_is() {
     assert!(error("network.latency", "1").contains("1 has no unit"));
     assert!(error("network.latency", "1 GB").contains("not a time"));
     assert!(error("topology.kind", "ring").contains("is not a topology"));
+}
+
+fn grid(first: &str, second: &str) -> Grid {
+    let sweeps: [Sweep; 2] = [first, second].map(|text| text.parse().unwrap());
+    let file = ClusterFile::new(Path::new("c.toml"), FILE);
+    let mut points = Vec::new();
+    for one in &sweeps[0].values {
+        for other in &sweeps[1].values {
+            let settings = [sweeps[0].setting(one), sweeps[1].setting(other)];
+            let cluster = file.with(&settings).unwrap();
+            points.push(Point::new(other.clone(), &self::one(&cluster)));
+        }
+    }
+    Grid::new("c", [&sweeps[0], &sweeps[1]], points, Vec::new())
+}
+
+#[test]
+fn a_grid_has_the_predictions_of_all_pairs() {
+    let grid = grid(
+        "network.latency=1us:100us:log3",
+        "network.bandwidth=1MB/s,1GB/s",
+    );
+    assert_eq!(grid.points.len(), 6);
+    for point in &grid.points {
+        let [latency, bandwidth] = &point.values;
+        let written = FILE.replace("1 us", &latency.text);
+        let written = written.replace("1 GB/s", &bandwidth.text);
+        let alone = one(&Cluster::parse(Path::new("c.toml"), &written).unwrap()).unwrap();
+        assert_eq!(point.result.unwrap().time, alone.outcome.time, "{written}");
+    }
+    let text = grid.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].contains("network.latency (lines) and network.bandwidth (columns)"));
+    assert!(lines[5].trim_start().starts_with("1MB/s"), "{text}");
+    assert_eq!(
+        lines[6].split_whitespace().collect::<Vec<_>>()[..2],
+        ["1", "us"]
+    );
+    assert!(text.contains("at 1 us, 1GB/s, longest"), "{text}");
+    let csv = grid.csv();
+    let lines: Vec<&str> = csv.split_terminator("\r\n").collect();
+    assert_eq!(lines.len(), 7);
+    assert!(lines[0].starts_with(
+        "network.latency,network.latency [s],network.bandwidth,network.bandwidth [B/s],time_s,"
+    ));
+    assert!(
+        lines[2].starts_with("1 us,0.000001,1GB/s,1000000000,0."),
+        "{}",
+        lines[2]
+    );
+    let json: serde_json::Value = serde_json::from_str(&grid.json()).unwrap();
+    assert_eq!(json["points"][3]["values"][0]["text"], "10 us");
+    assert_eq!(json["parameters"][1]["parameter"], "network.bandwidth");
+}
+
+#[test]
+fn a_grid_is_drawn_with_a_field_for_each_pair() {
+    // The second placement has no room for the ranks: its fields are empty.
+    for (first, second, filled) in [
+        (
+            "network.latency=1us:100us:log3",
+            "network.bandwidth=1MB/s,1GB/s",
+            6,
+        ),
+        (
+            "network.latency=1us,2us",
+            "nodes.placement=block,[0, 0, 0, 0]",
+            2,
+        ),
+        (
+            "network.latency=1us:100us:60",
+            "network.bandwidth=1MB/s:1GB/s:log2",
+            120,
+        ),
+    ] {
+        let grid = grid(first, second);
+        let svg = grid.svg().unwrap();
+        let image = roxmltree::Document::parse(&svg).unwrap();
+        let fields = image.descendants().filter(|node| {
+            node.has_tag_name("rect") && node.attribute("fill").is_some_and(|fill| fill != "none")
+        });
+        // The background is a rectangle, too.
+        assert_eq!(fields.count(), filled + 1);
+    }
 }

@@ -19,7 +19,7 @@ pub enum Scaling {
 }
 
 /// Prediction without replays, to compare with: the traced bursts, all scaled by one speed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WithoutReplay {
     /// Where the speed comes from.
     pub scaling: Scaling,

@@ -150,7 +150,7 @@ impl ReplayPrediction {
     fn write_methods(&self, out: &mut String) -> std::fmt::Result {
         let time = |picoseconds: u64| Time(picoseconds).rounded(3);
         let of = &self.prediction;
-        let (what, from_replays) = match of.section {
+        let (what, from_replays) = match &of.section {
             Some(section) => ("the section", section.time),
             None => ("the program", of.outcome.time),
         };
@@ -167,7 +167,10 @@ impl ReplayPrediction {
             }
         )?;
         if let Some(other) = &self.without_replay {
-            let alone = other.section.map_or(other.time, |section| section.time);
+            let alone = other
+                .section
+                .as_ref()
+                .map_or(other.time, |section| section.time);
             let difference = 100.0 * (alone as f64 / from_replays.max(1) as f64 - 1.0);
             let speed = match other.speed {
                 Speed::Factor(factor) => format!("{}", (factor * 1e4).round() / 1e4),

@@ -222,7 +222,7 @@ fn a_prediction_without_replays_stands_beside() {
     assert_eq!(whole.without_replay, None);
     // The clock of the target is a quarter of the traced one, and bursts take three times as long: memory does not slow down as much.
     whole.compare(&traced, &cluster, Some(0.25), &[]).unwrap();
-    let other = whole.without_replay.unwrap();
+    let other = whole.without_replay.clone().unwrap();
     assert_eq!((other.scaling, other.time), (Scaling::Clocks, 24_000_000));
     let text = whole.text();
     assert!(

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::{Burst, Entry};
-use nodescope_loop_tree::{Action, Sequences, Site};
-use nodescope_predict::{Channel, Cluster, Placement, Table};
+use nodescope_loop_tree::{Action, Op, Program, Sequences, Site};
+use nodescope_predict::{Channel, Cluster, Code, FitError, Options, Placement, Table, interpret};
+
+use crate::replay::{plain, time_on};
 
 /// A call in the program's code: its site and its function.
 pub type Call = (Site, Function);
@@ -21,6 +23,50 @@ pub(crate) type Parts = BTreeMap<(Stretch, usize), u64>;
 pub(crate) struct State {
     pub(crate) sequences: Sequences,
     pub(crate) cluster: Cluster,
+    /// Calls whose messages take a part of their time.
+    pub(crate) messages: Vec<(Call, f64)>,
+}
+
+impl State {
+    pub(crate) fn new(sequences: Sequences, cluster: Cluster) -> State {
+        State {
+            sequences,
+            cluster,
+            messages: Vec::new(),
+        }
+    }
+
+    /// Returns the time of the program, picoseconds. A program that comes to no end takes for ever.
+    ///
+    /// # Errors
+    ///
+    /// As [`interpret`](nodescope_predict::interpret).
+    pub(crate) fn time(&self) -> Result<u64, FitError> {
+        if self.messages.is_empty() {
+            return time_on(&self.cluster, &self.sequences);
+        }
+        let program = Program::new(&self.sequences);
+        let of = |op: &Op| {
+            let found = |other: &(Call, f64)| other.0 == (op.site, op.function);
+            let found = self.messages.iter().position(found);
+            found.map_or(u32::MAX, |index| index as u32)
+        };
+        let parts = self.messages.iter().map(|(_, part)| *part);
+        let channels = parts.map(|part| {
+            let cluster = &self.cluster;
+            (cluster.network.scaled(part), cluster.memory.scaled(part))
+        });
+        let options = Options {
+            channels: channels.collect(),
+            channel_of: program.ops.iter().map(of).collect(),
+            ..plain()
+        };
+        let outcome = interpret(&Code::new(&program), &self.cluster, &options)?;
+        Ok(match outcome.complete() {
+            true => outcome.time,
+            false => u64::MAX,
+        })
+    }
 }
 
 /// A change.
@@ -38,6 +84,10 @@ pub(crate) enum Edit {
     Join(BTreeMap<(usize, usize), Option<u64>>),
     /// Ranks are on these nodes.
     Place(Vec<u32>),
+    /// Messages that a call sends take a part of their time.
+    Messages(Call, f64),
+    /// The network costs nothing.
+    Ideal,
     /// Sends wait for no receive.
     NoRendezvous,
     /// Messages have no latency, and cost nothing for being messages.
@@ -98,6 +148,14 @@ impl Edit {
                 }
             }
             Edit::Place(nodes) => state.cluster.placement = Placement::Nodes(nodes.clone()),
+            Edit::Messages(call, part) => {
+                let known = state.messages.iter_mut().find(|(other, _)| other == call);
+                match known {
+                    Some((_, known)) => *known *= part,
+                    None => state.messages.push((*call, *part)),
+                }
+            }
+            Edit::Ideal => state.cluster = state.cluster.ideal_network(),
             Edit::NoRendezvous => each_channel(&mut state.cluster, |channel| {
                 channel.eager_limit = u64::MAX;
             }),

@@ -169,7 +169,7 @@ pub(crate) fn time_on(cluster: &Cluster, sequences: &Sequences) -> Result<u64, F
     })
 }
 
-fn plain() -> Options {
+pub(crate) fn plain() -> Options {
     Options {
         critical_path: false,
         links: 0,

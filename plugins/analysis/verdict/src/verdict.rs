@@ -9,7 +9,7 @@ use crate::cause::{Cause, Class, Kind, LEAST_GAIN, MOST_CAUSES, Place, RuledOut,
 use crate::checks::{Candidate, Subject, all};
 use crate::code::MeasuredCode;
 use crate::edit::{State, stretches};
-use crate::replay::{Link, Replay, time_on};
+use crate::replay::{Link, Replay};
 use crate::text::{place, remedy, shown, what};
 
 /// Most entries of sequences, over which candidates are replayed.
@@ -65,11 +65,8 @@ pub fn verdict(
     within_limits(sequences)?;
     let traced = sequences.spans.iter().copied().max().unwrap_or(0);
     let replay = Replay::fitted(sequences, link)?;
-    let mut state = State {
-        sequences: sequences.clone(),
-        cluster: replay.cluster,
-    };
-    let replayed = time_on(&state.cluster, &state.sequences)?;
+    let mut state = State::new(sequences.clone(), replay.cluster);
+    let replayed = state.time()?;
     if replayed == u64::MAX {
         return Err(Error::NoEnd);
     }
@@ -144,7 +141,7 @@ fn gains(state: &State, now: u64) -> Result<Vec<(u64, Candidate)>, Error> {
     let mut gains = Vec::new();
     for candidate in all(state, &outcome) {
         let changed = candidate.edit.apply(state);
-        let time = time_on(&changed.cluster, &changed.sequences)?;
+        let time = changed.time()?;
         gains.push((now.saturating_sub(time), candidate));
     }
     Ok(gains)

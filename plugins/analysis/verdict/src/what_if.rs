@@ -5,12 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nodescope_loop_tree::sequence::Entry;
 use nodescope_loop_tree::{Action, CollectiveKind, Sequences};
+use nodescope_predict::Cluster;
 use serde::Serialize;
 
 use crate::checks::balance;
 use crate::edit::{Call, Edit, MILLION, Parts, State, Stretch, call, stretches};
-use crate::replay::{Link, Replay, time_on};
+use crate::replay::{Link, Replay};
 use crate::shares::{Sample, Shares};
 use crate::text::{at, between};
 use crate::verdict::{Error, quality, within_limits};
@@ -28,6 +30,10 @@ pub enum Change {
     Rank(usize, f64),
     /// A computation keeps a part of its time on all ranks.
     Computation(Stretch, f64),
+    /// The computations of a node's ranks keep a part of their time.
+    Node(u32, f64),
+    /// The messages that calls send keep a part of their time: latency, time per byte and overheads.
+    Messages(Vec<Call>, f64),
     /// Calls are left out.
     Without(Vec<Call>),
     /// Between the same two calls all ranks compute equally long.
@@ -83,7 +89,12 @@ pub struct CausalProfile {
 pub struct WhatIf {
     state: State,
     shares: Shares,
+    /// Traced time, or predicted time on a given cluster.
     traced: u64,
+    /// True if the program is predicted on a given cluster.
+    predicted: bool,
+    /// Node of each rank.
+    nodes: Vec<u32>,
     replayed: u64,
 }
 
@@ -96,23 +107,52 @@ impl WhatIf {
     pub fn new(sequences: &Sequences, link: Link, samples: Vec<Sample>) -> Result<WhatIf, Error> {
         within_limits(sequences)?;
         let cluster = Replay::fitted(sequences, link)?.cluster;
-        let state = State {
-            sequences: sequences.clone(),
-            cluster,
-        };
-        let replayed = time_on(&state.cluster, &state.sequences)?;
+        let traced = sequences.spans.iter().copied().max().unwrap_or(0);
+        WhatIf::of(sequences, cluster, samples, Some(traced))
+    }
+
+    /// Prepares predictions of sequences on a cluster. Gains are shares of the predicted time.
+    ///
+    /// # Errors
+    ///
+    /// A trace that is too long, that cannot run on the cluster, or comes to no end there.
+    pub fn on(
+        sequences: &Sequences,
+        cluster: &Cluster,
+        samples: Vec<Sample>,
+    ) -> Result<WhatIf, Error> {
+        within_limits(sequences)?;
+        WhatIf::of(sequences, cluster.clone(), samples, None)
+    }
+
+    fn of(
+        sequences: &Sequences,
+        cluster: Cluster,
+        samples: Vec<Sample>,
+        traced: Option<u64>,
+    ) -> Result<WhatIf, Error> {
+        let state = State::new(sequences.clone(), cluster);
+        let replayed = state.time()?;
         if replayed == u64::MAX {
             return Err(Error::NoEnd);
         }
+        let ranks = sequences.ranks.len() as u32;
         Ok(WhatIf {
             shares: Shares::new(sequences, samples),
-            traced: sequences.spans.iter().copied().max().unwrap_or(0),
+            traced: traced.unwrap_or(replayed),
+            predicted: traced.is_none(),
+            nodes: state.cluster.place_ranks(ranks, &sequences.origin)?,
             replayed,
             state,
         })
     }
 
-    /// Returns the traced time from the end of MPI's initialisation, picoseconds.
+    /// Returns the node of each rank.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
+    }
+
+    /// Returns the traced time from the end of MPI's initialisation, picoseconds; on a given cluster the predicted time.
     pub fn traced(&self) -> u64 {
         self.traced
     }
@@ -124,7 +164,19 @@ impl WhatIf {
 
     /// Returns sentences on what makes gains less certain.
     pub fn quality(&self) -> Vec<String> {
-        quality(&self.state.sequences, self.traced, self.replayed)
+        let traced = self
+            .state
+            .sequences
+            .spans
+            .iter()
+            .copied()
+            .max()
+            .unwrap_or(0);
+        match self.predicted {
+            // What the replay lacks of the traced run says nothing of another cluster.
+            true => quality(&self.state.sequences, traced, traced),
+            false => quality(&self.state.sequences, traced, self.replayed),
+        }
     }
 
     /// Returns the time of the replay with all of some changes, picoseconds; `None` if the changed program comes to no end.
@@ -151,7 +203,7 @@ impl WhatIf {
                 state = edit.apply(&state);
             }
         }
-        let time = time_on(&state.cluster, &state.sequences)?;
+        let time = state.time()?;
         Ok((time != u64::MAX).then_some(time))
     }
 
@@ -173,11 +225,20 @@ impl WhatIf {
                 vec![Edit::Scale(self.shares.scaled(sequences, &kept))]
             }
             Change::Rank(of, kept) => vec![Edit::Scale(parts_of(*kept, &|_, rank| rank == *of))],
+            Change::Node(of, kept) => {
+                let is_on = |rank: usize| self.nodes.get(rank) == Some(of);
+                vec![Edit::Scale(parts_of(*kept, &|_, rank| is_on(rank)))]
+            }
+            Change::Messages(calls, kept) => {
+                let edits = calls.iter().map(|call| Edit::Messages(*call, *kept));
+                edits.collect()
+            }
             Change::Computation(of, kept) => {
                 vec![Edit::Scale(parts_of(*kept, &|stretch, _| stretch == *of))]
             }
             Change::Without(calls) => calls.iter().copied().map(Edit::Without).collect(),
             Change::Balance => vec![Edit::Scale(balance(sequences))],
+            Change::IdealNetwork if self.predicted => vec![Edit::Ideal],
             Change::IdealNetwork => vec![Edit::NoRendezvous, Edit::NoLatency, Edit::NoBytes],
         }
     }
@@ -188,6 +249,22 @@ impl WhatIf {
         ranks
             .flat_map(|rank| rank.entries.iter().map(call))
             .collect()
+    }
+
+    /// Returns the calls of the program that send messages.
+    pub fn sending_calls(&self) -> BTreeSet<Call> {
+        let ranks = self.state.sequences.ranks.iter();
+        let sends = |entry: &&Entry| {
+            matches!(
+                entry.op.action,
+                Action::Send { .. }
+                    | Action::SendReceive { send: Some(_), .. }
+                    | Action::OneSided { .. }
+                    | Action::Collective(_)
+            )
+        };
+        let entries = ranks.flat_map(|rank| rank.entries.iter().filter(sends));
+        entries.map(call).collect()
     }
 
     /// Returns what each function, computation and call gains, those with the largest shares. `function` gives the name of a function.

@@ -5,6 +5,7 @@ use nodescope_loop_tree::sequence::Entry;
 use nodescope_loop_tree::{
     Action, Burst, Collective, CollectiveKind, Op, Sequence, Sequences, Site,
 };
+use nodescope_predict::{Algorithm, Channel, Cluster, Model, Table};
 use nodescope_verdict::{Change, Link, Sample, WhatIf};
 
 const MS: u64 = 1_000_000_000;
@@ -150,4 +151,80 @@ fn without_samples_functions_are_unknown_and_change_nothing() {
     assert_eq!(time, Some(run.replayed()));
     let profile = run.profile(&|_| String::new()).unwrap();
     assert!(profile.functions.is_empty() && !profile.computations.is_empty());
+}
+
+const US: u64 = 1_000_000;
+
+/// Returns a cluster on which a round of a recursive doubling takes 8 us: o + L + o of 1, 6 and 1 us.
+fn target() -> Cluster {
+    let channel = Channel {
+        send_overhead: Table::constant(US),
+        receive_overhead: Table::constant(US),
+        ..Channel::new(Model::LogGp, 6 * US, 0)
+    };
+    let kind = CollectiveKind::Allreduce;
+    let cluster = Cluster {
+        cores: 2,
+        ranks_per_node: Some(2),
+        ..Cluster::simple("target", channel)
+    };
+    cluster.with_algorithm(kind, Algorithm::RecursiveDoubling.into())
+}
+
+/// Four ranks that compute equally long before each of two calls.
+fn even() -> Sequences {
+    let mut sequences = sequences();
+    let last = sequences.ranks[0].entries.clone();
+    sequences.ranks[3].entries = last;
+    sequences
+}
+
+#[test]
+fn changes_are_predicted_for_another_cluster() {
+    let run = WhatIf::on(&even(), &target(), Vec::new()).unwrap();
+    let call = |run: &WhatIf, site| {
+        let found = run.sending_calls().into_iter();
+        found
+            .filter(|(of, _)| of.address == site)
+            .collect::<Vec<_>>()
+    };
+    let whole = STEPS * (20 * MS + 2 * 16 * US);
+    assert_eq!((run.traced(), run.replayed()), (whole, whole));
+    assert_eq!(run.nodes(), [0, 0, 1, 1]);
+    let time = |changes: &[Change]| run.time(changes).unwrap().unwrap();
+    // The messages of one of the two calls.
+    let of_second = call(&run, 0x20);
+    assert_eq!(of_second.len(), 1);
+    let free = Change::Messages(of_second.clone(), 0.0);
+    assert_eq!(time(&[free]), whole - STEPS * 16 * US);
+    let faster = Change::Messages(of_second.clone(), 0.5);
+    let twice = [faster.clone(), faster];
+    assert_eq!(time(&twice[..1]), whole - STEPS * 8 * US);
+    assert_eq!(time(&twice), whole - STEPS * 12 * US);
+    // The calls without waiting for one another.
+    assert_eq!(time(&[Change::Without(of_second)]), whole - STEPS * 16 * US);
+    assert_eq!(time(&[Change::IdealNetwork]), STEPS * 20 * MS);
+    // Ranks that are slower let the others wait, and ranks that are faster gain nothing.
+    for slower in [Change::Node(1, 2.0), Change::Rank(1, 2.0)] {
+        let slower = time(&[slower]);
+        assert!(slower.abs_diff(whole + STEPS * 20 * MS) < MS, "{slower}");
+    }
+    assert_eq!(
+        time(&[Change::Node(0, 0.5), Change::Node(1, 0.5)]),
+        whole - STEPS * 10 * MS
+    );
+    assert!(time(&[Change::Node(1, 0.5)]) > whole - MS);
+}
+
+#[test]
+fn programs_that_do_not_fit_on_a_cluster_are_refused() {
+    let small = Cluster {
+        nodes: Some(1),
+        ..target()
+    };
+    let refused = WhatIf::on(&even(), &small, Vec::new()).unwrap_err();
+    assert!(
+        refused.to_string().contains("raise nodes.count"),
+        "{refused}"
+    );
 }

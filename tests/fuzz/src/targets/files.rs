@@ -264,6 +264,7 @@ pub const NETPIPE: Target = Target {
         };
         let options = FitOptions {
             eager_limit: input.first().map(|&byte| u64::from(byte) * 1000),
+            wire: None,
         };
         for options in [FitOptions::default(), options] {
             let Ok(fit) = fit(&measured, None, options) else {

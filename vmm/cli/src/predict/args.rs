@@ -52,9 +52,9 @@ pub struct Predict {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks_per_node: Option<u32>,
     /// Predictions for several values of a field of the cluster file: network.latency=1us,2us,5us, 1us:10us:5 (5 values from 1 us to
-    /// 10 us), 1us:100us:log10 (10 values, logarithmic), nodes.placement=block,cyclic.
+    /// 10 us), 1us:100us:log10 (10 values, logarithmic), nodes.placement=block,cyclic. Given twice: for all pairs of the values.
     #[arg(long, value_name = "FIELD=VALUES")]
-    pub sweep: Option<Sweep>,
+    pub sweep: Vec<Sweep>,
     /// Predict for other numbers of ranks than were traced, such as 64,1024; needs results of at least three numbers of ranks.
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["sweep", "timeline", "html"],
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
@@ -88,6 +88,12 @@ pub struct Predict {
     /// ... to the return of this call.
     #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
     pub to: Option<(Function, u64)>,
+    /// Tell, too, how the time depends on latency, bandwidth, overheads and each rank's speed, and which latency the program tolerates.
+    #[arg(long, conflicts_with_all = ["sweep", "ranks", "reduce", "outline"])]
+    pub sensitivity: bool,
+    /// Tell, too, which computations and calls cause the waiting: delay costs, as Scalasca defines them.
+    #[arg(long, conflicts_with_all = ["sweep", "ranks", "reduce", "outline"])]
+    pub delays: bool,
     /// Number of further interpretations with bursts drawn at random (replicas), from which the interval of the time follows.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10000))]
     pub replicas: u32,

@@ -5,7 +5,8 @@ use nodescope_hypercall::printable_lines;
 use nodescope_loop_tree::{Origin, Program};
 use nodescope_predict::series::in_parallel;
 use nodescope_predict::{
-    Cluster, ClusterFile, Point, Request, ScaleRequest, Series, Sweep, predict as interpret, scale,
+    Cluster, ClusterFile, Grid, Point, Request, ScaleRequest, Series, Sweep, Value, grid,
+    predict as interpret, scale,
 };
 
 use super::args::Predict;
@@ -13,53 +14,115 @@ use crate::exit::{Exit, Failure};
 use crate::results::write;
 use crate::terminal::{print, print_json};
 
-/// Predicts a program for each value of a sweep, and prints the series.
+/// Predicts a program for each value of a sweep, or for all pairs of values of two sweeps, and prints the series or the grid.
 pub fn sweep(
     args: &Predict,
-    sweep: &Sweep,
     file: &ClusterFile,
     program: &Program,
     request: &Request,
 ) -> Result<Exit, Failure> {
+    let sweeps = args.sweep.as_slice();
+    let wrong = |text: String| Err(Failure::new(Exit::Study, text));
     let settings = args.settings();
-    if let Some(twice) = settings
-        .iter()
-        .find(|setting| setting.field() == sweep.field)
-    {
-        return Err(Failure::new(
-            Exit::Study,
-            format!(
+    for (at, sweep) in sweeps.iter().enumerate() {
+        let set = settings
+            .iter()
+            .find(|setting| setting.field() == sweep.field);
+        if let Some(twice) = set {
+            return wrong(format!(
                 "{} is set to {} and swept; leave one out",
                 sweep.field,
                 twice.value()
-            ),
-        ));
+            ));
+        }
+        if sweeps[..at].iter().any(|other| other.field == sweep.field) {
+            return wrong(format!(
+                "{} is swept twice; give all of its values in one --sweep",
+                sweep.field
+            ));
+        }
+    }
+    let count: usize = sweeps.iter().map(|sweep| sweep.values.len()).product();
+    // Indices into the values of each sweep; those of the last change first.
+    let indices = |mut at: usize| {
+        let mut indices = vec![0; sweeps.len()];
+        for (index, sweep) in indices.iter_mut().zip(sweeps).rev() {
+            (*index, at) = (at % sweep.values.len(), at / sweep.values.len());
+        }
+        indices
+    };
+    match sweeps.len() {
+        3.. => {
+            return wrong(format!(
+                "{} fields are swept; give --sweep once, or twice for all pairs of values",
+                sweeps.len()
+            ));
+        }
+        _ if count > grid::MOST => {
+            return wrong(format!(
+                "{count} pairs of values are more than {}; give fewer values",
+                grid::MOST
+            ));
+        }
+        _ => {}
     }
     // Every value is checked before the first is interpreted.
-    let clusters: Vec<Cluster> = (sweep.values.iter())
-        .map(|value| {
-            let own = [sweep.setting(value)];
-            let all: Vec<Setting> = settings.iter().chain(&own).cloned().collect();
-            let cluster = file.with(&all).map_err(|problems| {
-                let failure = Failure::of(Exit::Study, &problems);
-                Failure {
-                    also: Some(format!("while sweeping {} = {}", sweep.field, value.text)),
-                    ..failure
-                }
-            })?;
-            Ok(if args.ideal_network {
-                cluster.ideal_network()
-            } else {
-                cluster
-            })
+    let cluster = |at: usize| {
+        let own = sweeps.iter().zip(indices(at));
+        let own: Vec<(&Sweep, &Value)> = own
+            .map(|(sweep, index)| (sweep, &sweep.values[index]))
+            .collect();
+        let swept = own.iter().map(|(sweep, value)| sweep.setting(value));
+        let all: Vec<Setting> = settings.iter().cloned().chain(swept).collect();
+        let cluster = file.with(&all).map_err(|problems| {
+            let told = own.iter();
+            let told = told.map(|(sweep, value)| format!("{} = {}", sweep.field, value.text));
+            let told: Vec<String> = told.collect();
+            Failure {
+                also: Some(format!("while sweeping {}", told.join(", "))),
+                ..Failure::of(Exit::Study, &problems)
+            }
+        })?;
+        Ok(if args.ideal_network {
+            cluster.ideal_network()
+        } else {
+            cluster
         })
-        .collect::<Result<_, Failure>>()?;
+    };
+    let clusters: Vec<Cluster> = (0..count).map(cluster).collect::<Result<_, Failure>>()?;
     let name = clusters.first().map_or(String::new(), |c| c.name.clone());
-    let points = in_parallel(clusters.len(), |index| {
-        let prediction = interpret(program, &clusters[index], request);
+    let points = in_parallel(count, |at| {
+        let prediction = interpret(program, &clusters[at], request);
         let prediction = prediction.map_err(|error| error.to_string());
-        Point::new(sweep.values[index].clone(), &prediction)
+        let last = sweeps.last().zip(indices(at).last().copied());
+        let value = last.map_or_else(
+            || Value {
+                text: String::new(),
+                number: None,
+            },
+            |(sweep, index)| sweep.values[index].clone(),
+        );
+        Point::new(value, &prediction)
     });
+    let notes = program.notes.clone();
+    if let [first, second] = sweeps {
+        let grid = Grid::new(&name, [first, second], points, notes);
+        if let Some(file) = &args.plot {
+            let svg = grid.svg().map_err(|error| Failure::of(Exit::Study, &error));
+            write(file, &printable_lines(&svg?))?;
+        }
+        match (args.json, args.csv) {
+            (true, _) => print_json(&grid.json())?,
+            (_, true) => print(&grid.csv())?,
+            _ => print(&grid.text())?,
+        }
+        return Ok(if grid.has_times() {
+            Exit::Ok
+        } else {
+            Exit::JobFailed
+        });
+    }
+    let sweep = &sweeps[0];
     let series = Series {
         format: 1,
         cluster: name,
@@ -67,7 +130,7 @@ pub fn sweep(
         unit: sweep.unit,
         scale: sweep.scale,
         points,
-        notes: program.notes.clone(),
+        notes,
     };
     print_result(args, &series)
 }

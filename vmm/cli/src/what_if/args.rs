@@ -20,9 +20,19 @@ pub struct WhatIf {
     pub window: Option<String>,
     #[command(flatten)]
     pub code: CodeChanges,
+    /// Predict on the cluster that this file describes (guide: The cluster file), in place of the cluster of the traced run.
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
+    pub cluster: Option<PathBuf>,
     /// Leave a call out: its place as reports print it, such as heat.c:50 or solve, or the MPI function.
     #[arg(long, value_name = "PLACE=free", value_parser = left_out)]
     pub call_site: Vec<String>,
+    /// Another speed of the messages that calls send, such as heat.c:50=2x or MPI_Allreduce=free: latency, time per byte and overheads. The
+    /// calls still wait for one another.
+    #[arg(long, value_name = "PLACE=SPEED")]
+    pub messages: Vec<MessageSpeed>,
+    /// Another speed of the computations of a node's ranks, such as 1=0.5x.
+    #[arg(long, value_name = "NODE=SPEED")]
+    pub node: Vec<NodeSpeed>,
     /// Another speed of a rank's computations, such as 3=2x.
     #[arg(long, value_name = "RANK=SPEED")]
     pub rank: Vec<RankSpeed>,
@@ -215,6 +225,48 @@ impl FromStr for RankSpeed {
     }
 }
 
+/// `--node`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeSpeed {
+    /// The node.
+    pub node: u32,
+    /// Part of its ranks' computing time that is kept.
+    pub kept: f64,
+}
+
+impl FromStr for NodeSpeed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, speed) = pair(text)?;
+        let node = node
+            .parse()
+            .map_err(|_| format!("\"{node}\" is no number of a node"))?;
+        let kept = speed.parse::<Kept>()?.0;
+        Ok(Self { node, kept })
+    }
+}
+
+/// `--messages`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageSpeed {
+    /// Place of the calls.
+    pub place: String,
+    /// Part of the messages' time that is kept.
+    pub kept: f64,
+}
+
+impl FromStr for MessageSpeed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (place, speed) = pair(text)?;
+        let kept = speed.parse::<Kept>()?.0;
+        let place = place.to_owned();
+        Ok(Self { place, kept })
+    }
+}
+
 /// `--imbalance`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Even {
@@ -250,6 +302,16 @@ mod tests {
         ] {
             assert!(kept(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn nodes_and_messages_have_speeds() {
+        let node = "3=0.5x".parse();
+        assert_eq!(node, Ok(NodeSpeed { node: 3, kept: 2.0 }));
+        assert!("x=2x".parse::<NodeSpeed>().is_err());
+        let of = "heat.c:50=free".parse::<MessageSpeed>().unwrap();
+        assert_eq!((of.place.as_str(), of.kept), ("heat.c:50", 0.0));
+        assert!("heat.c:50=2".parse::<MessageSpeed>().is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Computation: the values of bursts, and the share of the processor that a progress thread takes.
 
 use super::{Interpreter, Options, Phase};
+use crate::cluster::LONGEST;
 use crate::code::NONE;
 
 /// Times at which a rank's progress thread moves data, and the rank's current burst.
@@ -66,6 +67,12 @@ pub(super) fn begin(options: &Options, rank: u32) -> u64 {
     }
 }
 
+/// Returns so many millionths of a time, rounded.
+fn paced(time: u64, part: u32) -> u64 {
+    let millionths = u128::from(time) * u128::from(part) + 500_000;
+    u64::try_from(millionths / 1_000_000).map_or(LONGEST, |time| time.min(LONGEST))
+}
+
 impl Interpreter<'_> {
     /// Returns the next value of a column, scaled to the target's speed, picoseconds.
     pub(super) fn burst(&mut self, context: u32, column: u32) -> u64 {
@@ -91,7 +98,11 @@ impl Interpreter<'_> {
         }
         let time = bursts.times[at as usize];
         let instructions = bursts.instructions.get(at as usize).copied().unwrap_or(0);
-        self.cluster.speed.scale(time, instructions)
+        let time = self.cluster.speed.scale(time, instructions);
+        match self.options.pace.get(context as usize) {
+            None => time,
+            Some(&part) => paced(time, part),
+        }
     }
 
     /// Computes beside a progress thread. The burst ends later if the thread moves data meanwhile.

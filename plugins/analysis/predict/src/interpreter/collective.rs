@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 
 use nodescope_loop_tree::{CollectiveKind, Mode};
 
+use super::critical_path::Way;
+use super::meetings::Together;
 use super::renamed::Accepted;
 use super::{Cause, Context, Interpreter, Phase, Target};
 use crate::code::{Code, NONE};
@@ -271,10 +273,20 @@ impl Interpreter<'_> {
             communicator_state.open.pop_front();
             communicator_state.base += 1;
         }
+        if context < self.world && self.meetings.is_some() {
+            let together = Together {
+                communicator,
+                instance: number,
+                enter: entered,
+                leave: clock,
+            };
+            self.note_collective(rank, together);
+        }
         if context < self.world
             && let Some((time, late_rank, late_op)) = late
         {
             let waited = time.saturating_sub(entered).min(clock - entered);
+            self.note_wait(rank, (entered, waited), kind, (late_rank, time));
             self.account_wait(rank, op, kind, waited, late_rank, late_op);
         }
     }
@@ -321,6 +333,8 @@ impl Interpreter<'_> {
             op: c.op,
             kind: WaitKind::Collective,
             origin: self.origin(context),
+            bytes: 0,
+            way: Way::Nothing,
         };
         let (target, time) = (c.completes, c.clock);
         self.contexts[context as usize].phase = Phase::Done;

@@ -1,6 +1,6 @@
 //! Execution contexts: ranks, and non-blocking collectives beside them. A context keeps its waits and their causes.
 
-use super::critical_path::Origin;
+use super::critical_path::{Origin, Way};
 use crate::code::NONE;
 use crate::collective::Selected;
 use crate::network::ReceiveCost;
@@ -23,6 +23,9 @@ pub(super) struct Cause {
     pub(super) op: u32,
     pub(super) kind: WaitKind,
     pub(super) origin: Origin,
+    /// Bytes of the message that ended the wait, and how it came.
+    pub(super) bytes: u64,
+    pub(super) way: Way,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::critical_path::Origin;
+use super::critical_path::{Origin, Way};
 use super::{Cause, Interpreter, Options, Target};
 use crate::cluster::Cluster;
 use crate::code::Code;
@@ -153,6 +153,8 @@ impl Interpreter<'_> {
             op: entry.op,
             kind: WaitKind::Collective,
             origin: entry.origin,
+            bytes: 0,
+            way: Way::Nothing,
         };
         self.complete(Target::Context(rank), time, ReceiveCost::default(), cause);
     }

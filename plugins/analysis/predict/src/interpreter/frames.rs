@@ -76,7 +76,7 @@ impl Interpreter<'_> {
     pub(super) fn send_frames(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
         let (begin, left, head, passed) = self.reserve_route((a, b), bytes, time, channel);
         let message = self.messages.get_mut(number);
@@ -110,7 +110,7 @@ impl Interpreter<'_> {
     /// Schedules the acknowledgements of a message's frames, for the times when the frames come if nothing delays them.
     fn schedule_acknowledgements(&mut self, number: u32, head: u64) {
         let message = self.messages.get(number).clone();
-        let channel = self.channel(message.from, message.to);
+        let channel = self.channel(message.from, message.to, message.op);
         let Some(frames) = channel.frames.filter(|frames| frames.acknowledge > 0) else {
             return;
         };
@@ -176,7 +176,7 @@ impl Interpreter<'_> {
         }
         let message = self.messages.get(number);
         let (left, passed) = (message.left, message.passed);
-        let beyond = self.channel(from, to).beyond_wire(bytes);
+        let beyond = self.channel(from, to, message.op).beyond_wire(bytes);
         let arrival = passed.saturating_add(beyond);
         self.set_arrival(number, left, arrival);
     }

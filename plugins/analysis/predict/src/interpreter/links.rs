@@ -184,6 +184,11 @@ impl Links {
         }
     }
 
+    /// Returns the number of nodes.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
     /// Returns the busiest links that carried bytes, at most `most`.
     pub fn loads(&self, cluster: &Cluster, most: usize) -> Vec<LinkLoad> {
         let mut order: Vec<usize> = (0..self.by_number.len())
@@ -319,7 +324,7 @@ impl Interpreter<'_> {
     pub(super) fn enter_network(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
         let cluster = self.cluster;
         let links = &mut self.links;
@@ -358,7 +363,7 @@ impl Interpreter<'_> {
         while let Some((number, left)) = self.links.fluid.as_mut().and_then(|f| f.ended(now)) {
             let message = self.messages.get(number);
             let (from, to, bytes) = (message.from, message.to, message.bytes);
-            let channel = self.channel(from, to);
+            let channel = self.channel(from, to, message.op);
             let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
             let links = &mut self.links;
             let cluster = self.cluster;

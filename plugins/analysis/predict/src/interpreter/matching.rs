@@ -1,6 +1,6 @@
 //! Messages that wait for their receives, and receives that wait for their messages: linked lists in arrays.
 
-use super::critical_path::Origin;
+use super::critical_path::{Origin, Way};
 use super::{Cause, Target};
 use crate::code::{ANY, NONE};
 
@@ -279,6 +279,11 @@ impl Message {
             op: self.op,
             kind: crate::result::WaitKind::LateSender,
             origin: self.origin,
+            bytes: self.bytes,
+            way: match self.rendezvous {
+                true => Way::Request,
+                false => Way::Eager,
+            },
         }
     }
 }

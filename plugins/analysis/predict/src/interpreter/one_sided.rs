@@ -4,8 +4,9 @@
 //! once, whatever the target rank does, and takes nothing of its processor. An access is complete when the answer has come, because only
 //! the answer shows that written data has arrived.
 
+use super::critical_path::Way;
 use super::matching::{Message, Purpose};
-use super::{CONTROL_ARRIVES, Context, Interpreter, Target};
+use super::{CONTROL_ARRIVES, Cause, Context, Interpreter, Target};
 use crate::network::{Model, ReceiveCost};
 
 impl Interpreter<'_> {
@@ -18,13 +19,16 @@ impl Interpreter<'_> {
         target: Target,
     ) {
         let Context {
-            rank, clock: start, ..
+            rank,
+            op,
+            clock: start,
+            ..
         } = self.contexts[context as usize];
         if to >= self.world {
             // A rank that does not exist has no memory; the program would have failed.
             return;
         }
-        let channel = self.channel(rank, to);
+        let channel = self.channel(rank, to, op);
         self.events += 2;
         self.sent += 2;
         self.note_connection(rank, to, start);
@@ -48,9 +52,13 @@ impl Interpreter<'_> {
     /// Sends the request or the answer of an access.
     fn send_one_way(&mut self, number: u32, time: u64) {
         let Message {
-            from, to, bytes, ..
+            from,
+            to,
+            bytes,
+            op,
+            ..
         } = *self.messages.get(number);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, op);
         if self.arrives_unknown((from, to), bytes, channel) {
             self.messages.get_mut(number).in_flight = true;
             self.depart(number, time, channel.gap, true);
@@ -73,12 +81,16 @@ impl Interpreter<'_> {
         let message = self.messages.get(number);
         let (from, to, bytes, sender) = (message.from, message.to, message.bytes, message.sender);
         // No rank was late: the access was requested when it was sent.
-        let cause = message.cause();
+        let op = message.op;
+        let cause = Cause {
+            way: Way::Access,
+            ..message.cause()
+        };
         self.messages.release(number);
         // The notification of completion has no data.
         let cost = match bytes {
             0 => ReceiveCost::default(),
-            bytes => self.channel(from, to).receive(bytes),
+            bytes => self.channel(from, to, op).receive(bytes),
         };
         self.complete(sender, time, cost, cause);
     }

@@ -7,6 +7,7 @@
 
 use nodescope_loop_tree::{Mode, PeerRef};
 
+use super::critical_path::Way;
 use super::matching::{self, Message, Posted, Purpose};
 use super::renamed::Accepted;
 use super::{
@@ -34,7 +35,7 @@ impl Interpreter<'_> {
     }
 
     /// Returns whether an operation is with a derived datatype.
-    fn derived(&self, op: u32) -> bool {
+    pub(super) fn derived(&self, op: u32) -> bool {
         self.code
             .derived
             .get(op as usize)
@@ -97,7 +98,7 @@ impl Interpreter<'_> {
             // A rank that does not exist takes no messages; the program would have failed.
             return;
         }
-        let channel = self.channel(rank, to);
+        let channel = self.channel(rank, to, op);
         self.events += 1;
         self.sent += 1;
         self.note_connection(rank, to, start);
@@ -105,6 +106,7 @@ impl Interpreter<'_> {
         let sent = self.message(context, to, bytes, target);
         let cause = Cause {
             kind: WaitKind::LateReceiver,
+            rank: to,
             ..sent.cause()
         };
         let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
@@ -147,6 +149,7 @@ impl Interpreter<'_> {
             match (channel.model, target) {
                 (Model::LogGp, Target::Context(_)) => {}
                 (Model::Post, Target::Context(_)) if mode != Mode::Buffered => {
+                    self.busy_sending(context, arrival, message.origin, cause);
                     self.contexts[context as usize].clock = arrival;
                 }
                 // The library posts a buffered message while its sender continues.
@@ -330,7 +333,7 @@ impl Interpreter<'_> {
         let message = self.messages.get(number);
         let arrival = message.arrival;
         let (from, to, bytes, cause) = (message.from, message.to, message.bytes, message.cause());
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         let mut cost = if message.taken {
             ReceiveCost::default()
         } else {
@@ -401,6 +404,7 @@ impl Interpreter<'_> {
         }
         let time = self.contexts[context as usize].clock;
         for what in self.deferred.remove(&context).unwrap_or_default() {
+            self.note_late(what, context);
             if what & PERMISSION_ARRIVES != 0 {
                 self.send_data(what & !PERMISSION_ARRIVES, time);
             } else {
@@ -413,8 +417,7 @@ impl Interpreter<'_> {
     fn grant(&mut self, number: u32, time: u64) {
         self.note_granted(number);
         let message = self.messages.get(number);
-        let (from, to) = (message.from, message.to);
-        let arrives = time + self.channel(from, to).service();
+        let arrives = time + self.channel(message.from, message.to, message.op).service();
         let waits = matches!(message.sender, Target::Context(_));
         // Links are reserved in the order of times, so the permission must wait for its turn; so must a sender that may be computing.
         if self.cluster.contention || !(waits || self.asynchronous) {
@@ -429,7 +432,7 @@ impl Interpreter<'_> {
         self.slow_down(number);
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         if self.arrives_unknown((from, to), bytes, channel) {
             self.depart(number, time, channel.gap, false);
         } else {
@@ -476,26 +479,30 @@ impl Interpreter<'_> {
         self.messages.release(number);
         self.posted.release(message.receive);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
-        let channel = self.channel(from, to);
+        let channel = self.channel(from, to, message.op);
         let sent = match channel.model {
             Model::LogGp => sent,
             Model::Post => arrival,
         };
         // The later of sender and receiver determines when the message went.
-        let origin = if posted.time > message.arrival {
-            posted.origin
+        let (origin, way) = if posted.time > message.arrival {
+            (posted.origin, Way::Granted)
         } else {
-            message.origin
+            (message.origin, Way::Asked)
         };
+        let (origin, way) = self.late.remove(&number).unwrap_or((origin, way));
         let receiver = Cause {
             at: posted.time,
             rank: to,
             op: posted.op,
             kind: WaitKind::LateReceiver,
             origin,
+            bytes,
+            way,
         };
         let sender = Cause {
             origin,
+            way,
             ..message.cause()
         };
         if matches!(message.sender, Target::Request { .. }) {
@@ -523,6 +530,11 @@ impl Interpreter<'_> {
                     c.note_completion(request.at, cause);
                 }
                 c.add_cost(request.at, std::mem::take(&mut request.cost));
+                if self.meetings.is_some()
+                    && let Some(cause) = request.cause
+                {
+                    self.meet_in_call(context, &cause);
+                }
             } else if !request.awaited {
                 request.awaited = true;
                 c.pending += 1;

@@ -54,7 +54,7 @@ impl Interpreter<'_> {
             if message.sequence != of.sequence || message.to != context || complete {
                 continue;
             }
-            let channel = self.channel(message.from, context);
+            let channel = self.channel(message.from, context, message.op);
             let frame = channel.queued_frame(message.bytes);
             if time <= last {
                 // The frame is processed before the message that has been waited for.
@@ -87,7 +87,8 @@ impl Interpreter<'_> {
             {
                 message.taken = true;
                 let (from, bytes, arrival) = (message.from, message.bytes, message.arrival);
-                let cost = self.channel(from, context).receive(bytes);
+                let op = message.op;
+                let cost = self.channel(from, context, op).receive(bytes);
                 self.contexts[context as usize].add_cost(arrival, cost);
             }
             number = next;

@@ -15,10 +15,13 @@ const LOGARITHMS: [u32; 3] = [0, 1, 2];
 const MANY: usize = 5;
 const PLAIN_EXPONENTS: [i32; 5] = [-6, -3, 0, 3, 6];
 const PLAIN_LOGARITHMS: [u32; 2] = [0, 1];
+/// Exponents of a problem's size: work may grow with its third power.
+const SIZE_EXPONENTS: [i32; 17] = [-12, -6, -3, 0, 2, 3, 4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 24];
+const PLAIN_SIZE_EXPONENTS: [i32; 8] = [-6, -3, 0, 3, 6, 9, 12, 18];
 /// A candidate with more coefficients is taken only if its error is smaller than the simpler one's error times this factor.
-const CLEARLY: f64 = 0.9;
+pub(crate) const CLEARLY: f64 = 0.9;
 /// A candidate with more coefficients is taken only if its relative error is smaller than the simpler one's by more than this difference.
-const NOTABLY: f64 = 1e-3;
+pub(crate) const NOTABLY: f64 = 1e-3;
 
 /// p^(sixths/6) log2(p)^logarithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -30,8 +33,31 @@ pub struct Term {
 }
 
 impl Term {
-    fn at(self, p: f64) -> f64 {
+    /// Returns the value at `p`.
+    pub fn at(self, p: f64) -> f64 {
         p.powf(f64::from(self.sixths) / 6.0) * p.log2().powi(self.logarithm as i32)
+    }
+
+    /// Returns the term as text, with a name for p.
+    pub fn text(self, name: &str) -> String {
+        let power = match (self.sixths, self.sixths % 6) {
+            (0, _) => String::new(),
+            (6, _) => name.to_owned(),
+            (sixths, 0) => format!("{name}^{}", sixths / 6),
+            (sixths, rest) if rest % 3 == 0 => format!("{name}^({}/2)", sixths / 3),
+            (sixths, _) => format!("{name}^({}/3)", sixths / 2),
+        };
+        let logarithm = match self.logarithm {
+            0 => String::new(),
+            1 => format!("log2({name})"),
+            n => format!("log2({name})^{n}"),
+        };
+        let space = if power.is_empty() || logarithm.is_empty() {
+            ""
+        } else {
+            " "
+        };
+        format!("{power}{space}{logarithm}")
     }
 }
 
@@ -69,11 +95,22 @@ impl Fit {
 
     /// Fits points of ranks and values. A candidate with a term must not be negative at any of the points, nor at any of `also`.
     pub fn new(points: &[(f64, f64)], also: &[f64]) -> Fit {
+        match points.len() {
+            0..MANY => Fit::search(points, also, &PLAIN_EXPONENTS, &PLAIN_LOGARITHMS),
+            _ => Fit::search(points, also, &EXPONENTS, &LOGARITHMS),
+        }
+    }
+
+    /// Fits points of a problem's sizes and values, as [`Fit::new`] with higher exponents.
+    pub fn of_size(points: &[(f64, f64)]) -> Fit {
+        match points.len() {
+            0..MANY => Fit::search(points, &[], &PLAIN_SIZE_EXPONENTS, &PLAIN_LOGARITHMS),
+            _ => Fit::search(points, &[], &SIZE_EXPONENTS, &LOGARITHMS),
+        }
+    }
+
+    fn search(points: &[(f64, f64)], also: &[f64], exponents: &[i32], logarithms: &[u32]) -> Fit {
         let mut best = Fit::with(CONSTANT, points).unwrap_or(NOTHING);
-        let (exponents, logarithms) = match points.len() {
-            0..MANY => (&PLAIN_EXPONENTS[..], &PLAIN_LOGARITHMS[..]),
-            _ => (&EXPONENTS[..], &LOGARITHMS[..]),
-        };
         for constant in [false, true] {
             let mut round: Option<Fit> = None;
             for &sixths in exponents {
@@ -199,24 +236,7 @@ fn solve(form: Form, points: &[(f64, f64)]) -> Option<(f64, f64)> {
 
 impl std::fmt::Display for Term {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let power = match (self.sixths, self.sixths % 6) {
-            (0, _) => String::new(),
-            (6, _) => "p".to_owned(),
-            (sixths, 0) => format!("p^{}", sixths / 6),
-            (sixths, rest) if rest % 3 == 0 => format!("p^({}/2)", sixths / 3),
-            (sixths, _) => format!("p^({}/3)", sixths / 2),
-        };
-        let logarithm = match self.logarithm {
-            0 => String::new(),
-            1 => "log2(p)".to_owned(),
-            n => format!("log2(p)^{n}"),
-        };
-        let space = if power.is_empty() || logarithm.is_empty() {
-            ""
-        } else {
-            " "
-        };
-        write!(f, "{power}{space}{logarithm}")
+        f.write_str(&self.text("p"))
     }
 }
 
