@@ -198,7 +198,7 @@ fn unusable(path: &Path, error: &SequenceError) -> Failure {
 
 /// Returns the clock frequency of the nodes of a trace, hertz; `None` if they differ or are unknown. `results` is a file or a folder.
 pub fn frequency(results: &Path) -> Result<Option<u64>, Failure> {
-    let reader = TraceReader::open(&trace_of(results))
+    let reader = TraceReader::open(trace_of(results))
         .map_err(|error| Failure::of(Exit::of_trace(&error), &error))?;
     let mut clocks = reader.header().nodes.iter().map(|node| node.frequency_hz);
     let first = clocks.next().filter(|&clock| clock > 0);
