@@ -22,117 +22,129 @@ pub fn sweep(
     request: &Request,
 ) -> Result<Exit, Failure> {
     let sweeps = args.sweep.as_slice();
-    let wrong = |text: String| Err(Failure::new(Exit::Study, text));
-    let settings = args.settings();
+    check(sweeps, &args.settings()).map_err(|text| Failure::new(Exit::Study, text))?;
+    let swept = points(sweeps);
+    // Every value is checked before the first is interpreted.
+    let clusters: Vec<Cluster> = (swept.iter())
+        .map(|point| cluster_at(args, file, point))
+        .collect::<Result<_, Failure>>()?;
+    let name = clusters.first().map_or(String::new(), |c| c.name.clone());
+    let predicted = in_parallel(swept.len(), |at| {
+        let prediction = interpret(program, &clusters[at], request);
+        let prediction = prediction.map_err(|error| error.to_string());
+        let (_, value) = swept[at][swept[at].len() - 1];
+        Point::new(value.clone(), &prediction)
+    });
+    let notes = program.notes.clone();
+    match sweeps {
+        [first, second] => {
+            let grid = Grid::new(&name, [first, second], predicted, notes);
+            print_grid(args, &grid)
+        }
+        _ => {
+            let series = Series {
+                format: 1,
+                cluster: name,
+                parameter: sweeps[0].field.clone(),
+                unit: sweeps[0].unit,
+                scale: sweeps[0].scale,
+                points: predicted,
+                notes,
+            };
+            print_result(args, &series)
+        }
+    }
+}
+
+/// Checks that sweeps are one or two, of different fields that are not set, and of not too many values.
+fn check(sweeps: &[Sweep], settings: &[Setting]) -> Result<(), String> {
     for (at, sweep) in sweeps.iter().enumerate() {
         let set = settings
             .iter()
             .find(|setting| setting.field() == sweep.field);
         if let Some(twice) = set {
-            return wrong(format!(
+            return Err(format!(
                 "{} is set to {} and swept; leave one out",
                 sweep.field,
                 twice.value()
             ));
         }
         if sweeps[..at].iter().any(|other| other.field == sweep.field) {
-            return wrong(format!(
+            return Err(format!(
                 "{} is swept twice; give all of its values in one --sweep",
                 sweep.field
             ));
         }
     }
+    if sweeps.len() > 2 {
+        return Err(format!(
+            "{} fields are swept; give --sweep once, or twice for all pairs of values",
+            sweeps.len()
+        ));
+    }
     let count: usize = sweeps.iter().map(|sweep| sweep.values.len()).product();
-    // Indices into the values of each sweep; those of the last change first.
-    let indices = |mut at: usize| {
-        let mut indices = vec![0; sweeps.len()];
-        for (index, sweep) in indices.iter_mut().zip(sweeps).rev() {
-            (*index, at) = (at % sweep.values.len(), at / sweep.values.len());
-        }
-        indices
-    };
-    match sweeps.len() {
-        3.. => {
-            return wrong(format!(
-                "{} fields are swept; give --sweep once, or twice for all pairs of values",
-                sweeps.len()
-            ));
-        }
-        _ if count > grid::MOST => {
-            return wrong(format!(
-                "{count} pairs of values are more than {}; give fewer values",
-                grid::MOST
-            ));
-        }
-        _ => {}
+    match count > grid::MOST {
+        true => Err(format!(
+            "{count} pairs of values are more than {}; give fewer values",
+            grid::MOST
+        )),
+        false => Ok(()),
     }
-    // Every value is checked before the first is interpreted.
-    let cluster = |at: usize| {
-        let own = sweeps.iter().zip(indices(at));
-        let own: Vec<(&Sweep, &Value)> = own
-            .map(|(sweep, index)| (sweep, &sweep.values[index]))
-            .collect();
-        let swept = own.iter().map(|(sweep, value)| sweep.setting(value));
-        let all: Vec<Setting> = settings.iter().cloned().chain(swept).collect();
-        let cluster = file.with(&all).map_err(|problems| {
-            let told = own.iter();
-            let told = told.map(|(sweep, value)| format!("{} = {}", sweep.field, value.text));
-            let told: Vec<String> = told.collect();
-            Failure {
-                also: Some(format!("while sweeping {}", told.join(", "))),
-                ..Failure::of(Exit::Study, &problems)
-            }
-        })?;
-        Ok(if args.ideal_network {
-            cluster.ideal_network()
-        } else {
-            cluster
-        })
-    };
-    let clusters: Vec<Cluster> = (0..count).map(cluster).collect::<Result<_, Failure>>()?;
-    let name = clusters.first().map_or(String::new(), |c| c.name.clone());
-    let points = in_parallel(count, |at| {
-        let prediction = interpret(program, &clusters[at], request);
-        let prediction = prediction.map_err(|error| error.to_string());
-        let last = sweeps.last().zip(indices(at).last().copied());
-        let value = last.map_or_else(
-            || Value {
-                text: String::new(),
-                number: None,
-            },
-            |(sweep, index)| sweep.values[index].clone(),
-        );
-        Point::new(value, &prediction)
-    });
-    let notes = program.notes.clone();
-    if let [first, second] = sweeps {
-        let grid = Grid::new(&name, [first, second], points, notes);
-        if let Some(file) = &args.plot {
-            let svg = grid.svg().map_err(|error| Failure::of(Exit::Study, &error));
-            write(file, &printable_lines(&svg?))?;
-        }
-        match (args.json, args.csv) {
-            (true, _) => print_json(&grid.json())?,
-            (_, true) => print(&grid.csv())?,
-            _ => print(&grid.text())?,
-        }
-        return Ok(if grid.has_times() {
-            Exit::Ok
-        } else {
-            Exit::JobFailed
+}
+
+/// A value of each sweep.
+type Swept<'a> = Vec<(&'a Sweep, &'a Value)>;
+
+/// Returns all combinations of the values of sweeps; the values of the last one change first.
+fn points(sweeps: &[Sweep]) -> Vec<Swept<'_>> {
+    let mut points: Vec<Swept<'_>> = vec![Vec::new()];
+    for sweep in sweeps {
+        let longer = points.iter().flat_map(|point| {
+            let values = sweep.values.iter();
+            values.map(move |value| [point.as_slice(), &[(sweep, value)]].concat())
         });
+        points = longer.collect();
     }
-    let sweep = &sweeps[0];
-    let series = Series {
-        format: 1,
-        cluster: name,
-        parameter: sweep.field.clone(),
-        unit: sweep.unit,
-        scale: sweep.scale,
-        points,
-        notes,
-    };
-    print_result(args, &series)
+    points
+}
+
+/// Returns the cluster with these values of swept fields.
+fn cluster_at(args: &Predict, file: &ClusterFile, point: &Swept<'_>) -> Result<Cluster, Failure> {
+    let swept = point.iter().map(|(sweep, value)| sweep.setting(value));
+    let all: Vec<Setting> = args.settings().into_iter().chain(swept).collect();
+    let cluster = file.with(&all).map_err(|problems| {
+        let told = point.iter();
+        let told = told.map(|(sweep, value)| format!("{} = {}", sweep.field, value.text));
+        let told: Vec<String> = told.collect();
+        Failure {
+            also: Some(format!("while sweeping {}", told.join(", "))),
+            ..Failure::of(Exit::Study, &problems)
+        }
+    })?;
+    Ok(if args.ideal_network {
+        cluster.ideal_network()
+    } else {
+        cluster
+    })
+}
+
+/// Prints a grid, and draws it if `--plot` asks for that.
+fn print_grid(args: &Predict, grid: &Grid) -> Result<Exit, Failure> {
+    if let Some(file) = &args.plot {
+        let svg = grid.svg();
+        let svg = svg.map_err(|error| Failure::of(Exit::Study, &error))?;
+        write(file, &printable_lines(&svg))?;
+    }
+    match (args.json, args.csv) {
+        (true, _) => print_json(&grid.json())?,
+        (_, true) => print(&grid.csv())?,
+        _ => print(&grid.text())?,
+    }
+    Ok(if grid.has_times() {
+        Exit::Ok
+    } else {
+        Exit::JobFailed
+    })
 }
 
 /// Predicts a program that was traced with several numbers of ranks for other numbers of ranks, and prints the series.
