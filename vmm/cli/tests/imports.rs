@@ -98,6 +98,32 @@ fn one_program_in_three_formats_takes_the_same_time() {
     assert!((seconds - 170e-6).abs() < 1e-9, "{seconds}");
 }
 
+/// Where libotf2 cannot be loaded, only OTF2 cannot be read.
+#[test]
+fn a_missing_library_stops_no_other_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path();
+    fs::create_dir(folder.join("lib")).unwrap();
+    for name in ["libopen-trace-format2.so.10", "libotf2.so.10", "libotf2.so"] {
+        fs::write(folder.join("lib").join(name), "no library").unwrap();
+    }
+    fs::write(folder.join("a.goal"), "num_ranks 1\nrank 0 {\ncalc 5\n}\n").unwrap();
+    fs::write(folder.join("a.otf2"), b"\0\x01\x02").unwrap();
+    let import = |input: &str| {
+        Command::new(env!("CARGO_BIN_EXE_nodescope"))
+            .args(["import", input, "-o", "t.nst"])
+            .env("LD_LIBRARY_PATH", folder.join("lib"))
+            .current_dir(folder)
+            .output()
+            .unwrap()
+    };
+    let refused = import("a.otf2");
+    assert_eq!(refused.status.code(), Some(5));
+    assert!(text(&refused.stderr).contains("OTF2 archives need the library libotf2"));
+    let imported = import("a.goal");
+    assert!(imported.status.success(), "{}", text(&imported.stderr));
+}
+
 #[test]
 fn commands_name_the_format_of_another_tools_file() {
     let dir = tempfile::tempdir().unwrap();
