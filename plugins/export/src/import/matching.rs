@@ -144,9 +144,123 @@ impl Matcher {
     }
 }
 
-/// Channels from which a receive of any source or any tag may take a message, by the source and tag that it asks for, and in the order of
-/// the first message.
-type Open = BTreeMap<(Option<u32>, Option<u32>), BTreeSet<(u64, Channel)>>;
+/// Source and tag that a receive asks for; `None` for any.
+type Pattern = (Option<u32>, Option<u32>);
+
+/// Channels by patterns of which they are, in the order of their first messages.
+type Open = BTreeMap<Pattern, BTreeSet<(u64, Channel)>>;
+
+/// Messages that no receive names, for receives of any source or any tag.
+#[derive(Debug, Default)]
+struct Spare {
+    /// Number of messages of a channel that no receive names.
+    of_channel: HashMap<Channel, i64>,
+    /// Number of those with a tag, without those for receives of the tag and any source.
+    of_tag: HashMap<u32, i64>,
+    /// Number of those from a sender, without those for receives of the sender and any tag.
+    of_sender: HashMap<u32, i64>,
+    open: Open,
+    /// Channels whose messages other receives ask for.
+    held: Open,
+}
+
+impl Spare {
+    fn of(channels: &BTreeMap<Channel, VecDeque<(u64, u64)>>, posted: &[Posted]) -> Spare {
+        let mut spare = Spare::default();
+        let mut count = |(from, tag): Channel, number: i64| {
+            *spare.of_channel.entry((from, tag)).or_default() += number;
+            *spare.of_tag.entry(tag).or_default() += number;
+            *spare.of_sender.entry(from).or_default() += number;
+        };
+        for (&channel, sent) in channels {
+            count(channel, sent.len() as i64);
+        }
+        for receive in posted {
+            match pattern(receive) {
+                (Some(from), Some(tag)) => count((from, tag), -1),
+                (None, Some(_)) | (Some(_), None) | (None, None) => {}
+            }
+        }
+        for receive in posted {
+            match pattern(receive) {
+                (None, Some(tag)) => *spare.of_tag.entry(tag).or_default() -= 1,
+                (Some(from), None) => *spare.of_sender.entry(from).or_default() -= 1,
+                (Some(_), Some(_)) | (None, None) => {}
+            }
+        }
+        for (&channel, sent) in channels {
+            spare.offer(channel, sent.front().map(|first| first.0));
+        }
+        spare
+    }
+
+    /// Offers the first message of a channel, which was sent at a time, to receives of any source or tag.
+    fn offer(&mut self, channel: Channel, time: Option<u64>) {
+        let (Some(time), Some(1..)) = (time, self.of_channel.get(&channel)) else {
+            return;
+        };
+        for pattern in patterns(channel) {
+            self.open
+                .entry(pattern)
+                .or_default()
+                .insert((time, channel));
+        }
+    }
+
+    /// Returns the channel from which a receive takes its message; `None` if there is no message.
+    fn choose(&mut self, (from, tag): Pattern) -> Option<Channel> {
+        let open = self.open.entry((from, tag)).or_default();
+        while let Some(&(time, channel)) = open.first() {
+            // What receives of this tag, or of this sender, ask for is left to them.
+            let more = |count: Option<&i64>| count.is_some_and(|&count| count > 0);
+            let of_tag = tag.is_some() || more(self.of_tag.get(&channel.1));
+            let of_sender = from.is_some() || more(self.of_sender.get(&channel.0));
+            if of_tag && of_sender {
+                return Some(channel);
+            }
+            open.remove(&(time, channel));
+            let held = self.held.entry((from, tag)).or_default();
+            held.insert((time, channel));
+        }
+        // A receive that may be of nobody has asked in vain, or receives ask for both.
+        let held = self.held.get(&(from, tag))?;
+        Some(held.first()?.1)
+    }
+
+    /// Takes the first message of a channel, which was sent at `time`, for a receive. The next message was sent at `next`.
+    fn take(&mut self, (from, tag): Pattern, channel: Channel, time: u64, next: Option<u64>) {
+        for pattern in patterns(channel) {
+            for sets in [&mut self.open, &mut self.held] {
+                if let Some(set) = sets.get_mut(&pattern) {
+                    set.remove(&(time, channel));
+                }
+            }
+        }
+        if from.is_none() || tag.is_none() {
+            *self.of_channel.entry(channel).or_default() -= 1;
+        }
+        if tag.is_none() {
+            *self.of_tag.entry(channel.1).or_default() -= 1;
+        }
+        if from.is_none() {
+            *self.of_sender.entry(channel.0).or_default() -= 1;
+        }
+        self.offer(channel, next);
+    }
+}
+
+/// Returns the patterns of any source or any tag of which a channel is.
+fn patterns((from, tag): Channel) -> [Pattern; 3] {
+    [(None, None), (None, Some(tag)), (Some(from), None)]
+}
+
+fn pattern(receive: &Posted) -> Pattern {
+    let from = match receive.from {
+        From::Rank(from) => Some(from),
+        From::Any | From::AnyOrNull => None,
+    };
+    (from, receive.tag)
+}
 
 impl Receiver {
     fn finish(
@@ -155,53 +269,22 @@ impl Receiver {
         builder: &mut Builder,
         found: &mut Matched,
     ) -> Result<(), Lacking> {
-        // Number of messages of each channel that no receive names.
-        let mut spare: HashMap<Channel, i64> = HashMap::new();
-        for (&channel, sent) in &self.channels {
-            spare.insert(channel, sent.len() as i64);
-        }
         let posted = std::mem::take(&mut self.posted);
-        let mut wild = false;
-        for receive in &posted {
-            match (receive.from, receive.tag) {
-                (From::Rank(from), Some(tag)) => *spare.entry((from, tag)).or_default() -= 1,
-                _ => wild = true,
-            }
-        }
-        let mut open = Open::new();
-        let offer = |open: &mut Open, channel: Channel, time: u64, add: bool| {
-            let (from, tag) = channel;
-            for pattern in [(None, None), (None, Some(tag)), (Some(from), None)] {
-                let set = open.entry(pattern).or_default();
-                match add {
-                    true => set.insert((time, channel)),
-                    false => set.remove(&(time, channel)),
-                };
-            }
+        let exact = |receive: &Posted| match pattern(receive) {
+            (Some(from), Some(tag)) => Some((from, tag)),
+            _ => None,
         };
-        if wild {
-            for (&channel, sent) in &self.channels {
-                if let (Some(&(time, _)), Some(1..)) = (sent.front(), spare.get(&channel)) {
-                    offer(&mut open, channel, time, true);
-                }
-            }
-        }
+        let wild = posted.iter().any(|receive| exact(receive).is_none());
+        let mut spare = wild.then(|| Spare::of(&self.channels, &posted));
         for receive in posted {
-            let exact = match (receive.from, receive.tag) {
-                (From::Rank(from), Some(tag)) => Some((from, tag)),
-                _ => None,
+            let asked = pattern(&receive);
+            let channel = match (exact(&receive), &mut spare) {
+                (None, Some(spare)) => spare.choose(asked),
+                (channel, _) => channel,
             };
-            let channel = exact.or_else(|| {
-                let from = match receive.from {
-                    From::Rank(from) => Some(from),
-                    From::Any | From::AnyOrNull => None,
-                };
-                let first = open.get(&(from, receive.tag))?.first()?;
-                Some(first.1)
-            });
             let sent = channel.and_then(|channel| self.channels.get_mut(&channel));
             let message = sent.and_then(|sent| Some((sent.pop_front()?, sent.front().copied())));
-            let (Some((from, tag)), Some(((time, bytes), next))) = (channel, message) else {
+            let (Some(channel), Some(((time, bytes), next))) = (channel, message) else {
                 if receive.from == From::AnyOrNull {
                     null(builder, &receive);
                     continue;
@@ -212,18 +295,12 @@ impl Receiver {
                     tag: receive.tag,
                 });
             };
-            if wild {
-                let spare = spare.entry((from, tag)).or_default();
-                if *spare > 0 {
-                    offer(&mut open, (from, tag), time, false);
-                }
-                *spare -= i64::from(exact.is_none());
-                if let (Some((time, _)), 1..) = (next, *spare) {
-                    offer(&mut open, (from, tag), time, true);
-                }
+            if let Some(spare) = &mut spare {
+                spare.take(asked, channel, time, next.map(|next| next.0));
             }
-            found.wild += u64::from(exact.is_none());
-            complete(builder, &receive, (from, tag, bytes), exact.is_none());
+            let guessed = exact(&receive).is_none();
+            found.wild += u64::from(guessed);
+            complete(builder, &receive, (channel.0, channel.1, bytes), guessed);
         }
         let left = self.channels.values().map(VecDeque::len).sum::<usize>();
         found.left += left as u64;
@@ -344,6 +421,23 @@ mod tests {
         ];
         assert_eq!(took(&order), [100, 300, 400, 200]);
         assert_eq!(took(&[(From::Any, None); 4]), [300, 200, 100, 400]);
+    }
+
+    #[test]
+    fn any_source_and_tag_leaves_messages_to_receives_of_a_tag_or_a_sender() {
+        // Without care, the first receive would take the only message with tag 9, or the only one from rank 3.
+        let sends = [(1, 9, 1, 100), (3, 8, 2, 300), (2, 8, 3, 200)];
+        let receives = [
+            (From::Any, None),
+            (From::AnyOrNull, Some(9)),
+            (From::Rank(3), None),
+        ];
+        let list = taken(&sends, &receives).unwrap();
+        let bytes: Vec<u64> = list.iter().map(|(_, _, bytes)| *bytes).collect();
+        assert_eq!(bytes, [200, 100, 300]);
+        // A receive that asks for a tag and may be of nobody leaves its message to others.
+        let list = taken(&[(1, 9, 1, 100)], &[(From::Any, None)]).unwrap();
+        assert_eq!(list[0].2, 100);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Imports of other tools' traces into nodescope's format.
 //!
-//! [`kind`] recognises the format, and each format has a reader. Readers give calls to the builder, which keeps them outside of memory and
+//! `kind` recognises the format, and each format has a reader. Readers give calls to the builder, which keeps them outside of memory and
 //! writes the trace. Where a format does not say which message a receive took, `matching` finds it.
 
 mod build;
