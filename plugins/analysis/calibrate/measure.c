@@ -18,13 +18,11 @@
  *     4  from each rank to the next two: what a message costs that comes together with another
  *     5  to and fro between ranks 0 and 1, 6 round a ring: columns of a matrix of doubles, a derived datatype that has to be packed
  *
- *     7  between ranks 0 and 1 in both directions at once, 8 in one: whether a connection carries both at full speed
- *
  * Barriers keep the ranks together. Before all that, neighbours send to and fro, from which follows how far their clocks are apart.
  *
  * Between barriers on MPI_COMM_SELF lie nothing, or twenty datatypes made and freed, as collectives do that name blocks by them.
  *
- * `measure both` sends the messages of tags 7 and 8 alone. `measure check` instead runs common patterns, which `nodescope calibrate run` predicts with what was measured. A barrier of all ranks is
+ * `measure check` instead runs common patterns, which `nodescope calibrate run` predicts with what was measured. A barrier of all ranks is
  * before each pattern and after the last.
  *
  * Before each message its sender works on as much memory as the first-level cache holds, as programs do between their messages: MPI and
@@ -166,21 +164,6 @@ static void datatypes(int number) {
     }
 }
 
-static void both_ways(void) {
-    for (int bytes = 128 << 10; bytes <= 1 << 20; bytes *= 2)
-        for (int i = 0; i < 2 * ROUNDS; i++) {
-            MPI_Barrier(MPI_COMM_WORLD);
-            if (rank > 1)
-                continue;
-            if (i < ROUNDS)
-                MPI_Sendrecv(data, bytes, MPI_BYTE, other, 7, room, bytes, MPI_BYTE, other, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-            else if (rank == 0)
-                MPI_Send(data, bytes, MPI_BYTE, other, 8, MPI_COMM_WORLD);
-            else
-                MPI_Recv(data, bytes, MPI_BYTE, other, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        }
-}
-
 /* Neighbours send to and fro, pair by pair. */
 static void clocks(void) {
     MPI_Comm pairs;
@@ -203,8 +186,6 @@ static void clocks(void) {
 
 static void exchanges(long largest) {
     clocks();
-    if (largest >= 1 << 20)
-        both_ways();
     for (int k = 0; k < 3; k++)
         for (int number = 0; number <= 20; number += 20) {
             MPI_Barrier(MPI_COMM_SELF);
@@ -297,13 +278,13 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    int checks = argc > 1 && !strcmp(argv[1], "check"), both = argc > 1 && !strcmp(argv[1], "both");
-    long largest = checks || both ? 1 << 20 : argc > 1 ? atol(argv[1]) : 4 << 20;
+    int checks = argc > 1 && !strcmp(argv[1], "check");
+    long largest = checks ? 1 << 20 : argc > 1 ? atol(argv[1]) : 4 << 20;
     if (argc > 2)
         a_size = atof(argv[2]);
     if (ranks < 2 || largest < 16 || largest > 1 << 28) {
         if (rank == 0)
-            fprintf(stderr, "measure: runs on 2 ranks or more, with a largest size from 16 to %d bytes, or with \"both\" or \"check\"\n", 1 << 28);
+            fprintf(stderr, "measure: runs on 2 ranks or more, with a largest size from 16 to %d bytes, or with \"check\"\n", 1 << 28);
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     other = 1 - rank;
@@ -320,8 +301,6 @@ int main(int argc, char **argv) {
     memset(room, 0, bytes);
     if (checks)
         check();
-    else if (both)
-        both_ways();
     else if (ranks > 2)
         exchanges(largest);
     else

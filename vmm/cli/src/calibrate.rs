@@ -31,7 +31,7 @@ pub fn calibrate(args: &Calibrate) -> Result<Exit, Failure> {
     };
     results::refuse_existing(output, args.force)?;
     let stem = output.file_stem().unwrap_or_default();
-    let mut file = ClusterFile {
+    let file = ClusterFile {
         name: (args.name.clone()).unwrap_or_else(|| stem.to_string_lossy().into_owned()),
         cores: args.cores,
         network: path(
@@ -43,10 +43,6 @@ pub fn calibrate(args: &Calibrate) -> Result<Exit, Failure> {
         half_duplex: None,
         checked: None,
     };
-    if let (Some(exchanged), Some(path)) = (&args.exchanges, &file.network) {
-        let duplex = read::duplex(exchanged, None).map_err(read::failure)?;
-        file.half_duplex = duplex.half_duplex(&path.fit.channel);
-    }
     results::write(output, &file.text())?;
     print(&format!("{}{}\n", file.summary(), output.display()))?;
     Ok(Exit::Ok)

@@ -29,7 +29,7 @@ pub struct ClusterFile {
     pub network: Option<Path>,
     /// Path within a node. If `None`, the file has no costs within a node, so those between nodes apply.
     pub memory: Option<Path>,
-    /// True if a connection between nodes carries large messages in one direction at a time; `None` if unknown.
+    /// True if large messages in both directions between two ranks of different nodes take twice their time; `None` if unknown.
     pub half_duplex: Option<bool>,
     /// Errors of predictions with these costs; `None` if none was made.
     pub checked: Option<Checked>,
@@ -155,7 +155,7 @@ impl ClusterFile {
         }
         if let Some(half) = self.half_duplex {
             let how = if half {
-                "take as long as one after the other"
+                "take twice their time"
             } else {
                 "go at full speed"
             };

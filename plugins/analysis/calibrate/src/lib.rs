@@ -5,7 +5,6 @@
 //! cluster file, and [`check`](mod@check) compares predictions with times that no cost was fitted to. `docs/calibration.md` is the user's description.
 
 pub mod check;
-pub mod duplex;
 pub mod exchanges;
 pub mod file;
 pub mod fit;

@@ -1,6 +1,5 @@
 //! Traces of messages that meet others, made from known costs. The fit must return these costs.
 
-use nodescope_calibrate::duplex;
 use nodescope_calibrate::exchanges::Collector;
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag, ThreadId};
@@ -207,23 +206,4 @@ fn a_run_that_was_cut_short_is_refused_by_what_is_missing() {
         error.contains("a ring of 2 sizes, of which 4 are needed"),
         "{error}"
     );
-}
-
-#[test]
-fn both_directions_at_half_speed_are_noticed() {
-    let channel = Channel::new(Model::LogGp, 50 * US, 125_000_000);
-    for (slower, half) in [(2, Some(true)), (1, Some(false))] {
-        let mut collector = duplex::Collector::default();
-        let mut traced = Traced::default();
-        for bytes in [131_072, 524_288] {
-            let one = channel.wire(bytes) + 150 * US;
-            traced.receive(1, 0, 8, bytes, (0, one));
-            traced.round(7, bytes, channel.wire(bytes) * slower + 150 * US);
-        }
-        traced.events.iter().for_each(|event| collector.add(event));
-        assert_eq!(collector.half_duplex(&channel), half);
-        // On a fast network the processor is the limit.
-        let fast = Channel::new(Model::LogGp, 50 * US, 12_500_000_000);
-        assert_eq!(collector.half_duplex(&fast), None);
-    }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use nodescope_calibrate::trace::Collector;
-use nodescope_calibrate::{CalibrateError, Exchanges, Measurements, duplex, exchanges, netpipe};
+use nodescope_calibrate::{CalibrateError, Exchanges, Measurements, exchanges, netpipe};
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_trace::{Event, MAGIC, ProgramFinder, TraceError, TraceReader};
 
@@ -58,13 +58,6 @@ pub fn exchanges(source: &Path, program: Option<usize>) -> Result<Exchanges, Cal
             ),
         }),
     }
-}
-
-/// Reads the messages in both directions in a trace, or in one of its MPI programs.
-pub fn duplex(source: &Path, program: Option<usize>) -> Result<duplex::Collector, CalibrateError> {
-    let mut collector = duplex::Collector::default();
-    events(&trace(source), program, |event| collector.add(event))?;
-    Ok(collector)
 }
 
 fn trace(source: &Path) -> PathBuf {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use nodescope_calibrate::check::{check, sequence_options};
 use nodescope_calibrate::fit::fit;
-use nodescope_calibrate::{Checked, ClusterFile, FitOptions, FittedPath, Wire};
+use nodescope_calibrate::{ClusterFile, FitOptions, FittedPath, Wire};
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_predict::{Cluster, Frames};
 use nodescope_study::{Mpi, Study};
@@ -34,10 +34,6 @@ const EXCHANGES: usize = 1;
 const PATTERNS: usize = 2;
 const MEMORY_PAIRS: usize = 3;
 const MEMORY_EXCHANGES: usize = 4;
-
-/// Numbers of the MPI programs on the study's own network.
-const CHECKED_PATTERNS: usize = 0;
-const BOTH_WAYS: usize = 1;
 
 /// Measures a study's network, writes the cluster file and prints a summary.
 pub fn run(args: &args::Run) -> Result<Exit, Failure> {
@@ -73,10 +69,8 @@ pub fn run(args: &args::Run) -> Result<Exit, Failure> {
     let mut file = calibration.fitted(&measured, &fast)?;
     if let Some(path) = &mut file.network {
         path.fit.retarget(wire);
-        let duplex = read::duplex(&checked, Some(BOTH_WAYS)).map_err(read::failure)?;
-        file.half_duplex = duplex.half_duplex(&path.fit.channel);
     }
-    file.checked = Some(calibration.check(&file, &measured, &checked)?);
+    calibration.check(&mut file, &measured, &checked)?;
     results::write(&args.output, &file.text())?;
     print(&format!("{}{}\n", file.summary(), args.output.display()))?;
     Ok(Exit::Ok)
@@ -141,7 +135,7 @@ impl Calibration<'_> {
         }
     }
 
-    /// Returns the job's script. It measures costs and runs the patterns, or runs the patterns and messages in both directions.
+    /// Returns the job's script. It measures costs and runs the patterns, or runs the patterns alone.
     fn script(&self, measures: bool) -> String {
         let names: Vec<String> = (0..NODES).map(|node| format!("node{node}")).collect();
         let launch = |ranks: u32, hosts: &[String], slots: u32, arguments: &str| {
@@ -160,8 +154,7 @@ impl Calibration<'_> {
         };
         let patterns = launch(NODES, &names, 1, "check");
         if !measures {
-            let both = launch(2, &names[..2], 1, "both");
-            return format!("#!/bin/sh\nset -e\n{patterns}{both}");
+            return format!("#!/bin/sh\nset -e\n{patterns}");
         }
         let mut script = format!(
             "#!/bin/sh\nset -e\n{}{}{patterns}",
@@ -328,26 +321,39 @@ impl Calibration<'_> {
         })
     }
 
-    /// Predicts the patterns on the study's network from their trace on the fast one.
+    /// Predicts the patterns on the study's network from their trace on the fast one, with full and with half duplex. The better mode and
+    /// its errors go to the file.
     fn check(
         &self,
-        file: &ClusterFile,
+        file: &mut ClusterFile,
         measured: &Path,
         checked: &Path,
-    ) -> Result<Checked, Failure> {
-        let cluster = Cluster::parse(&self.args.output, &file.text());
-        let cluster = cluster.map_err(|problems| Failure::of(Exit::Host, &problems))?;
+    ) -> Result<(), Failure> {
         let sequences = |trace, program| crate::predict::read(trace, sequence_options(program));
         let (_, elsewhere) = sequences(measured, PATTERNS)?;
-        let (_, there) = sequences(checked, CHECKED_PATTERNS)?;
-        let checked =
-            check(&elsewhere, &there, &cluster).map_err(|error| Failure::of(Exit::Host, &error))?;
-        checked.ok_or_else(|| {
-            Failure::new(
-                Exit::JobFailed,
-                "the patterns of messages did not come to their end; --results DIR keeps the runs",
-            )
-        })
+        let (_, there) = sequences(checked, 0)?;
+        for half in [false, true] {
+            let tried = ClusterFile {
+                half_duplex: Some(half),
+                checked: None,
+                ..file.clone()
+            };
+            let cluster = Cluster::parse(&self.args.output, &tried.text());
+            let cluster = cluster.map_err(|problems| Failure::of(Exit::Host, &problems))?;
+            let of = check(&elsewhere, &there, &cluster)
+                .map_err(|error| Failure::of(Exit::Host, &error))?;
+            let Some(of) = of else {
+                return Err(Failure::new(
+                    Exit::JobFailed,
+                    "the patterns of messages did not come to their end; --results DIR keeps the runs",
+                ));
+            };
+            let best = file.checked.as_ref();
+            if best.is_none_or(|best| of.messages() < best.messages()) {
+                (file.half_duplex, file.checked) = (Some(half), Some(of));
+            }
+        }
+        Ok(())
     }
 }
 
