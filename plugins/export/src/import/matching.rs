@@ -176,9 +176,8 @@ impl Spare {
             count(channel, sent.len() as i64);
         }
         for receive in posted {
-            match pattern(receive) {
-                (Some(from), Some(tag)) => count((from, tag), -1),
-                (None, Some(_)) | (Some(_), None) | (None, None) => {}
+            if let (Some(from), Some(tag)) = pattern(receive) {
+                count((from, tag), -1);
             }
         }
         for receive in posted {
