@@ -40,7 +40,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// As [`interpret`](nodescope_predict::interpret).
+    /// As [`interpret`].
     pub(crate) fn time(&self) -> Result<u64, FitError> {
         if self.messages.is_empty() {
             return time_on(&self.cluster, &self.sequences);
