@@ -383,6 +383,7 @@ fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster
             fit,
         }),
         memory: None,
+        library: nodescope_predict::Library::OpenMpi,
         half_duplex: None,
         checked: None,
     };

@@ -40,6 +40,7 @@ pub fn calibrate(args: &Calibrate) -> Result<Exit, Failure> {
             args.eager_limit,
         )?,
         memory: path(args.memory.as_deref(), None, args.memory_eager_limit)?,
+        library: nodescope_predict::Library::OpenMpi,
         half_duplex: None,
         checked: None,
     };

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use nodescope_config::quantity::{ByteRate, Time};
-use nodescope_predict::{Channel, Table};
+use nodescope_predict::{Channel, Library, Table};
 
 use crate::check::Checked;
 use crate::fit::{Fit, Limit};
@@ -29,6 +29,8 @@ pub struct ClusterFile {
     pub network: Option<Path>,
     /// Path within a node. If `None`, the file has no costs within a node, so those between nodes apply.
     pub memory: Option<Path>,
+    /// MPI library whose rules choose collective algorithms.
+    pub library: Library,
     /// True if large messages in both directions between two ranks of different nodes take twice their time; `None` if unknown.
     pub half_duplex: Option<bool>,
     /// Errors of predictions with these costs; `None` if none was made.
@@ -87,13 +89,14 @@ impl ClusterFile {
             }
             None => {}
         }
+        let library = match self.library {
+            Library::OpenMpi => "openmpi",
+            Library::Mpich => "mpich",
+        };
+        let _ = write!(out, "\n[collectives]\nlibrary = \"{library}\"\n");
         let met = self.network.as_ref().and_then(|path| path.fit.met.as_ref());
         if let Some(met) = met.filter(|met| met.datatype > 0) {
-            let _ = write!(
-                out,
-                "\n[collectives]\ndatatype_overhead = {}\n",
-                exact(met.datatype)
-            );
+            let _ = writeln!(out, "datatype_overhead = {}", exact(met.datatype));
         }
         out
     }

@@ -99,6 +99,7 @@ fn cluster(fit: &Fit) -> Cluster {
             fit: fit.clone(),
         }),
         memory: None,
+        library: nodescope_predict::Library::OpenMpi,
         half_duplex: None,
         checked: None,
     };

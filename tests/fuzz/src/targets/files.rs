@@ -279,6 +279,7 @@ pub const NETPIPE: Target = Target {
                 cores: 1,
                 network: Some(path),
                 memory: None,
+                library: nodescope_predict::Library::OpenMpi,
                 half_duplex: None,
                 checked: None,
             };

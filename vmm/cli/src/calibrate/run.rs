@@ -10,7 +10,7 @@ use nodescope_calibrate::check::{check, sequence_options};
 use nodescope_calibrate::fit::fit;
 use nodescope_calibrate::{ClusterFile, FitOptions, FittedPath, Wire};
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_predict::{Cluster, Frames};
+use nodescope_predict::{Cluster, Frames, Library};
 use nodescope_study::{Mpi, Study};
 use toml::{Table, Value};
 
@@ -313,6 +313,10 @@ impl Calibration<'_> {
             cores: self.cores(),
             network: Some(path(PAIRS, Some(EXCHANGES), Some(*fast))?),
             memory: memory.transpose()?,
+            library: match self.study.job.mpi {
+                Mpi::Mpich => Library::Mpich,
+                _ => Library::OpenMpi,
+            },
             half_duplex: None,
             checked: None,
         })
