@@ -26,7 +26,7 @@ pub struct Run {
     /// The cluster's name; by default the output file's name without its extension.
     #[arg(long)]
     pub name: Option<String>,
-    /// Keep the traced runs in this folder. Runs that are there already are not repeated.
+    /// Keep the traced runs in this folder. Runs of the same study that are there already are not repeated.
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
     /// Compiler of the program that measures, in place of that of the study's MPI library (mpicc.openmpi, mpicc.mpich).

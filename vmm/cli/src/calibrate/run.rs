@@ -25,7 +25,7 @@ const PROGRAM: &str = include_str!("../../../../plugins/analysis/calibrate/measu
 /// Network on which software costs are measured: its latency in picoseconds and its bandwidth in bytes per second.
 const FAST: (u64, u64) = (20_000_000, 12_500_000_000);
 
-/// Most nodes on which messages meet others.
+/// Number of nodes on which messages meet others.
 const NODES: u32 = 4;
 
 /// Numbers of the MPI programs that the job runs, in their order.
@@ -182,13 +182,15 @@ impl Calibration<'_> {
         let results = self.folder.join(name);
         let trace = results.join(TRACE_FILE);
         let done = self.folder.join(format!("{name}.done"));
-        if done.exists() && trace.exists() {
+        let path = self.folder.join(format!("{name}.sh"));
+        let study = self.folder.join(format!("{name}.toml"));
+        let text = self.text(wire, program, &path)?;
+        let is = |path: &Path, text: &str| std::fs::read_to_string(path).is_ok_and(|is| is == text);
+        if done.exists() && trace.exists() && is(&study, &text) && is(&path, script) {
             return Ok(trace);
         }
-        let path = self.folder.join(format!("{name}.sh"));
         results::write(&path, script)?;
-        let study = self.folder.join(format!("{name}.toml"));
-        results::write(&study, &self.text(wire, program, &path)?)?;
+        results::write(&study, &text)?;
         let nodescope = std::env::current_exe();
         let nodescope = nodescope.map_err(Failure::io("find", Path::new("nodescope")))?;
         let ran = Command::new(&nodescope)
@@ -279,7 +281,7 @@ impl Calibration<'_> {
         ] {
             if let Some(Value::Table(table)) = study.get_mut(table)
                 && let Some(Value::String(path)) = table.get_mut(key)
-                && (table_path(key, path))
+                && (is_path(key, path))
             {
                 *path = absolute(&folder.join(&*path))?;
             }
@@ -375,6 +377,6 @@ fn section<'a>(study: &'a mut Table, name: &str) -> &'a mut Table {
 }
 
 /// Returns whether a value is a path. A node's model without a dot and a slash is one that is built in.
-fn table_path(key: &str, value: &str) -> bool {
+fn is_path(key: &str, value: &str) -> bool {
     key != "model" || value.contains(['.', '/'])
 }
