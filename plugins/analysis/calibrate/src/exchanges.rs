@@ -194,7 +194,11 @@ impl Exchanges {
 
     /// Replaces the receiver's costs in a channel by those of messages round a ring, and adds those of messages that come together and of
     /// derived datatypes. The channel's costs of a send and its wire stay.
-    pub fn fit(&self, channel: &mut Channel) -> Met {
+    ///
+    /// # Errors
+    ///
+    /// No call round the ring shows a cost of its receiver.
+    pub fn fit(&self, channel: &mut Channel) -> Result<Met, CalibrateError> {
         let nanoseconds = |time: u64| time as f64 / 1e3;
         let before = channel.clone();
         let send = |bytes| nanoseconds(before.send_overhead.at(bytes));
@@ -212,13 +216,10 @@ impl Exchanges {
         let one_frame = before
             .frames
             .map(|frames| frames.payload.saturating_sub(before.envelope));
-        let nothing = || {
-            Piecewise::fit(&[Point {
-                bytes: 0,
-                time: 1.0,
-            }])
-        };
-        let lines_of_ring = fitted(whole).unwrap_or_else(nothing);
+        let lines_of_ring = fitted(whole).ok_or_else(|| CalibrateError::Unusable {
+            from: self.source.clone(),
+            what: "no call round the ring shows a cost of its receiver: none waited for its message, or the messages came faster than the wire allows; give each rank a node of its own, and measure on the network that is stated".into(),
+        })?;
         let largest = ring.last().map_or(0, |sample| sample.bytes);
         let table = lines(&lines_of_ring, one_frame);
         channel.receive_overhead = continued(table, largest, &before.receive_overhead);
@@ -243,13 +244,13 @@ impl Exchanges {
         let unpack = fitted(unpack).map_or_else(Table::default, |fit| lines(&fit, None));
         (channel.queued_overhead, channel.pack_overhead) = (queued, pack);
         channel.unpack_overhead = unpack;
-        Met {
+        Ok(Met {
             source: self.source.clone(),
             ranks: self.ranks,
             ring: lines_of_ring,
             datatype: (self.datatype * 1e3).round() as u64,
             variation: median(ring.iter().map(|sample| sample.spread).collect()),
-        }
+        })
     }
 }
 

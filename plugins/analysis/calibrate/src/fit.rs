@@ -208,7 +208,9 @@ pub fn fit(
         let fitted: Vec<Point> = late.iter().map(fitted).collect();
         residuals(&fitted, &late, total.sigma)
     });
-    let met = exchanges.map(|exchanges| exchanges.fit(&mut channel));
+    let met = exchanges
+        .map(|exchanges| exchanges.fit(&mut channel))
+        .transpose()?;
     let check: Vec<Point> = (times.iter())
         .map(|point| Point {
             bytes: point.bytes,

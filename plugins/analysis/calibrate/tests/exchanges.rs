@@ -170,7 +170,7 @@ fn a_trace_gives_back_what_messages_cost_that_meet_others() {
         unpack_overhead: Table::default(),
         ..truth()
     };
-    let met = exchanges.fit(&mut fitted);
+    let met = exchanges.fit(&mut fitted).expect("costs");
     assert_eq!((met.ranks, met.datatype), (4, 2 * US));
     let near = |here: u64, there: u64, what: &str| {
         let error = (here as f64 / there as f64 - 1.0).abs();
@@ -184,6 +184,25 @@ fn a_trace_gives_back_what_messages_cost_that_meet_others() {
         near(unpack.at(bytes), 3 * US, "unpack");
     }
     near(fitted.receive(1024).queued, 3 * US, "queued");
+}
+
+#[test]
+fn a_ring_that_is_faster_than_the_wire_is_refused() {
+    let mut collector = Collector::default();
+    traced()
+        .events
+        .iter()
+        .for_each(|event| collector.add(event));
+    let exchanges = collector.finish("a trace").expect("exchanges");
+    let mut slow = Channel {
+        latency: 9_000_000 * US,
+        ..truth()
+    };
+    let error = exchanges.fit(&mut slow).expect_err("no cost");
+    assert!(
+        error.to_string().contains("faster than the wire allows"),
+        "{error}"
+    );
 }
 
 #[test]
