@@ -384,7 +384,7 @@ fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster
         }),
         memory: None,
         library: nodescope_predict::Library::OpenMpi,
-        half_duplex: None,
+        connection_buffer: None,
         checked: None,
     };
     options.say(&file.summary());

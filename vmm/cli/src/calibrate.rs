@@ -41,7 +41,7 @@ pub fn calibrate(args: &Calibrate) -> Result<Exit, Failure> {
         )?,
         memory: path(args.memory.as_deref(), None, args.memory_eager_limit)?,
         library: nodescope_predict::Library::OpenMpi,
-        half_duplex: None,
+        connection_buffer: None,
         checked: None,
     };
     results::write(output, &file.text())?;

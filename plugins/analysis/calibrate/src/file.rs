@@ -31,8 +31,8 @@ pub struct ClusterFile {
     pub memory: Option<Path>,
     /// MPI library whose rules choose collective algorithms.
     pub library: Library,
-    /// True if large messages in both directions between two ranks of different nodes take twice their time; `None` if unknown.
-    pub half_duplex: Option<bool>,
+    /// Bytes that a connection between nodes holds for its sender; `None` if unknown.
+    pub connection_buffer: Option<u64>,
     /// Errors of predictions with these costs; `None` if none was made.
     pub checked: Option<Checked>,
 }
@@ -60,9 +60,8 @@ impl ClusterFile {
             Some(network) => {
                 section(&mut out, "network", network);
                 shared_wire(&mut out, network);
-                if let Some(half) = self.half_duplex {
-                    let mode = if half { "half" } else { "full" };
-                    let _ = writeln!(out, "duplex = \"{mode}\"");
+                if let Some(buffer) = self.connection_buffer {
+                    let _ = writeln!(out, "connection_buffer = \"{buffer} B\"");
                 }
                 self.memory.as_ref()
             }
@@ -155,17 +154,6 @@ impl ClusterFile {
             for note in &fit.notes {
                 let _ = writeln!(out, "  note: {note}");
             }
-        }
-        if let Some(half) = self.half_duplex {
-            let how = if half {
-                "take twice their time"
-            } else {
-                "go at full speed"
-            };
-            let _ = writeln!(
-                out,
-                "large messages in both directions between two ranks {how}"
-            );
         }
         if let Some(checked) = &self.checked {
             let _ = writeln!(out, "predicted patterns\n  {}", checked.summary());

@@ -100,7 +100,7 @@ fn cluster(fit: &Fit) -> Cluster {
         }),
         memory: None,
         library: nodescope_predict::Library::OpenMpi,
-        half_duplex: None,
+        connection_buffer: None,
         checked: None,
     };
     let cluster = Cluster::parse(Path::new("cluster.toml"), &file.text())

@@ -137,9 +137,9 @@ pub struct Cluster {
     pub contention: bool,
     /// Rule by which messages share links; only used with contention.
     pub sharing: Sharing,
-    /// True if large messages in both directions between two ranks of different nodes take twice their time on the links; only used with
-    /// contention.
-    pub half_duplex: bool,
+    /// Bytes that a connection between two ranks of different nodes holds for its sender. The send of a large message ends when the rest of the
+    /// message fits.
+    pub connection_buffer: u64,
     /// The agent that moves messages.
     pub progress: Progress,
     /// True if a rank that waits processes every message that comes meanwhile, also those that it does not wait for. Otherwise such
@@ -243,7 +243,7 @@ impl Cluster {
             link_per_byte: None,
             contention: false,
             sharing: Sharing::Queue,
-            half_duplex: false,
+            connection_buffer: 0,
             progress: Progress::Thread { beta: 0.0 },
             receives_unexpected: false,
             collectives: Choice {
@@ -266,7 +266,7 @@ impl Cluster {
             link_per_byte: None,
             contention: false,
             sharing: Sharing::Queue,
-            half_duplex: false,
+            connection_buffer: 0,
             progress: Progress::Thread { beta: 0.0 },
             receives_unexpected: false,
             reduce_per_byte: 0.0,

@@ -13,7 +13,6 @@ mod collective;
 mod context;
 mod critical_path;
 mod diagnosis;
-mod duplex;
 mod event_queue;
 mod fluid;
 mod fragments;
@@ -24,6 +23,7 @@ mod meetings;
 mod one_sided;
 mod point_to_point;
 mod renamed;
+mod service;
 mod timeline;
 mod unexpected;
 
@@ -156,7 +156,6 @@ struct Interpreter<'a> {
     contexts: Vec<Context>,
     spare: Vec<u32>,
     renamed: Renamed,
-    granted: duplex::Granted,
     queue: EventQueue,
     /// Contexts that can continue, where the order of times does not matter.
     runnable: Vec<u32>,
@@ -238,7 +237,6 @@ impl<'a> Interpreter<'a> {
             receives_unexpected,
             contexts,
             spare: Vec::new(),
-            granted: duplex::Granted::default(),
             renamed: Renamed::new(code.any_source && !options.matched),
             queue: EventQueue::default(),
             runnable: Vec::new(),

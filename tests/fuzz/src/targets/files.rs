@@ -280,7 +280,7 @@ pub const NETPIPE: Target = Target {
                 network: Some(path),
                 memory: None,
                 library: nodescope_predict::Library::OpenMpi,
-                half_duplex: None,
+                connection_buffer: None,
                 checked: None,
             };
             let _ = file.summary();

@@ -319,13 +319,13 @@ impl Calibration<'_> {
                 Mpi::Mpich => Library::Mpich,
                 _ => Library::OpenMpi,
             },
-            half_duplex: None,
+            connection_buffer: None,
             checked: None,
         })
     }
 
-    /// Predicts the patterns on the study's network from their trace on the fast one, with full and with half duplex. The better mode and
-    /// its errors go to the file.
+    /// Predicts the patterns on the study's network from their trace on the fast one, with several buffers of connections. The best buffer
+    /// and its errors go to the file.
     fn check(
         &self,
         file: &mut ClusterFile,
@@ -335,9 +335,9 @@ impl Calibration<'_> {
         let sequences = |trace, program| crate::predict::read(trace, sequence_options(program));
         let (_, elsewhere) = sequences(measured, PATTERNS)?;
         let (_, there) = sequences(checked, 0)?;
-        for half in [false, true] {
+        for buffer in BUFFERS {
             let tried = ClusterFile {
-                half_duplex: Some(half),
+                connection_buffer: Some(buffer),
                 checked: None,
                 ..file.clone()
             };
@@ -353,7 +353,7 @@ impl Calibration<'_> {
             };
             let best = file.checked.as_ref();
             if best.is_none_or(|best| of.messages() < best.messages()) {
-                (file.half_duplex, file.checked) = (Some(half), Some(of));
+                (file.connection_buffer, file.checked) = (Some(buffer), Some(of));
             }
         }
         Ok(())
@@ -363,6 +363,10 @@ impl Calibration<'_> {
 /// Arguments of the program that measures ping-pongs: the largest size in bytes, and seconds for each size. Guests are so regular that a
 /// short time suffices.
 const PING_PONGS: &str = "4194304 0.002";
+
+/// Buffers of a connection that are tried, bytes. Linux starts with 16 KiB and gives a connection up to 4 MiB as its window grows (tcp(7),
+/// `tcp_wmem`).
+const BUFFERS: [u64; 4] = [0, 128 << 10, 512 << 10, 4 << 20];
 
 /// Returns a section of a study, which is made if it is missing.
 fn section<'a>(study: &'a mut Table, name: &str) -> &'a mut Table {

@@ -220,14 +220,9 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
     if let Some(item) = section.item("contention") {
         cluster.contention = item.boolean().unwrap_or(true);
     }
-    if let Some(item) = section.item("duplex") {
-        let ways = [("full", false), ("half", true)];
-        cluster.half_duplex = item.choice("a duplex mode", &ways).unwrap_or_default();
-        if cluster.half_duplex && !cluster.contention {
-            item.add_problem(
-                "is of links that messages share; with contention = false they share none",
-            );
-        }
+    let buffer = section.item("connection_buffer");
+    if let Some(bytes) = buffer.as_ref().and_then(|item| item.quantity::<Bytes>()) {
+        cluster.connection_buffer = bytes.0;
     }
     let sharing = section.item("sharing");
     if let Some(item) = &sharing {
@@ -246,6 +241,12 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.link_per_byte = rate(&item).map(per_byte);
     }
     progress(section, cluster);
+    let known = matches!(cluster.sharing, Sharing::Queue | Sharing::Frames);
+    if let Some(item) = buffer.filter(|_| !known && cluster.contention) {
+        item.add_problem(
+            "needs to know when data has left: write sharing = \"frames\" or \"queue\"",
+        );
+    }
     if let (Some(item), Err(error)) = (sharing, cluster.can_share()) {
         item.add_problem(format!("does not go with the other values: {error}"));
     }

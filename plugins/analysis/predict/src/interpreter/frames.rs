@@ -81,16 +81,20 @@ impl Interpreter<'_> {
         let (begin, left, head, passed) = self.reserve_route((a, b), bytes, time, channel);
         let message = self.messages.get_mut(number);
         (message.left, message.passed) = (left, passed);
+        if message.rendezvous && self.cluster.connection_buffer > 0 {
+            // The send ends before the message arrives.
+            self.end_send(number, time, left);
+        }
         let wire = channel.wire(bytes);
         let frames = channel.number_of_frames(bytes);
         let pieces = frames.clamp(1, PIECES);
         // A delay of the message at its node delays its frames, too.
         let (first, takes) = (head + begin + wire - left, left - begin);
         let mut last = first;
-        let sequence = message.sequence;
+        let sequence = self.messages.get(number).sequence;
         let of = Part { number, sequence };
         self.schedule_acknowledgements(number, head);
-        let beyond = channel.beyond_wire(bytes);
+        let beyond = self.beyond(number);
         for piece in 0..pieces {
             let [from, to] =
                 [piece, piece + 1].map(|at| channel.wire_of_frames(bytes, frames * at / pieces));
@@ -152,8 +156,7 @@ impl Interpreter<'_> {
     /// come any more.
     pub(super) fn pass_frames(&mut self, number: u32) {
         let message = self.messages.get(number);
-        let (from, to, bytes) = (message.from, message.to, message.bytes);
-        let node = self.node_of[to as usize];
+        let node = self.node_of[message.to as usize];
         loop {
             let coming = &mut self.links.arriving[node as usize].frames;
             let Some(&frame) = coming.front().filter(|frame| frame.head <= self.now) else {
@@ -176,8 +179,7 @@ impl Interpreter<'_> {
         }
         let message = self.messages.get(number);
         let (left, passed) = (message.left, message.passed);
-        let beyond = self.channel(from, to, message.op).beyond_wire(bytes);
-        let arrival = passed.saturating_add(beyond);
+        let arrival = passed.saturating_add(self.beyond(number));
         self.set_arrival(number, left, arrival);
     }
 }

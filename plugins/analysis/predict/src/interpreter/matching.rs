@@ -26,9 +26,7 @@ pub(super) struct Message {
     pub next: u32,
     /// True if the message waits for its receiver's permission.
     pub rendezvous: bool,
-    /// True if the message takes twice its time on the links, so that `bytes` is twice its size until it has arrived.
-    pub slowed: bool,
-    /// True if the message has been sent and its time of arrival is not known yet.
+    /// True if the message, or its request, has been sent and its time of arrival is not known yet.
     pub in_flight: bool,
     /// For a message in frames: time at which its last byte has left its node. The next field is the time at which it has passed the
     /// links, as far as known.
@@ -56,6 +54,10 @@ pub(super) enum Purpose {
     Answer,
     /// Acknowledgement of frames, with its time on the wire in picoseconds.
     Acknowledgement(u64),
+    /// Request to send the message of this number.
+    Request(u32),
+    /// Permission to send the message of this number.
+    Permission(u32),
 }
 
 /// A posted receive that has not completed, or a probe that has found no message.

@@ -7,7 +7,6 @@
 
 use nodescope_loop_tree::{Mode, PeerRef};
 
-use super::critical_path::Way;
 use super::matching::{self, Message, Posted, Purpose};
 use super::renamed::Accepted;
 use super::{
@@ -125,7 +124,10 @@ impl Interpreter<'_> {
             tag,
             arrival: ready + channel.service(),
             rendezvous,
-            in_flight: !rendezvous && self.arrives_unknown((rank, to), bytes, channel),
+            in_flight: match rendezvous {
+                true => self.service_shares((rank, to), channel),
+                false => self.arrives_unknown((rank, to), bytes, channel),
+            },
             ..sent
         };
         if rendezvous {
@@ -166,7 +168,11 @@ impl Interpreter<'_> {
                 (Model::LogGp, _) => self.complete(target, ready, ReceiveCost::default(), cause),
             }
         }
-        self.deliver(message);
+        let request_in_flight = rendezvous && message.in_flight;
+        let number = self.deliver(message);
+        if request_in_flight {
+            self.send_request(number, ready);
+        }
     }
 
     /// Returns a message that an operation sends now.
@@ -184,7 +190,6 @@ impl Interpreter<'_> {
             sequence: self.sent as u32,
             next: NONE,
             rendezvous: false,
-            slowed: false,
             left: 0,
             passed: 0,
             in_flight: false,
@@ -308,23 +313,15 @@ impl Interpreter<'_> {
             self.truncated(number, &posted);
         }
         let message = self.messages.get(number);
-        let arrival = message.arrival;
-        if message.rendezvous {
+        let (rendezvous, in_flight) = (message.rendezvous, message.in_flight);
+        if rendezvous || in_flight {
             self.messages.get_mut(number).receive = posted_number;
-            // A rank that blocks in this receive is in MPI when the request comes; a rank that continues may not be.
-            let waits = matches!(posted.target, Target::Context(_));
-            if posted.time >= arrival || waits || self.asynchronous {
-                self.grant(number, arrival.max(posted.time));
-            } else {
-                self.schedule(arrival, CONTROL_ARRIVES | number);
-            }
-            return;
         }
-        if message.in_flight {
-            self.messages.get_mut(number).receive = posted_number;
-            return;
+        match (in_flight, rendezvous) {
+            (true, _) => {}
+            (false, true) => self.ask(number),
+            (false, false) => self.complete_eager(number, posted_number),
         }
-        self.complete_eager(number, posted_number);
     }
 
     /// Completes the receive of an eager message.
@@ -371,6 +368,14 @@ impl Interpreter<'_> {
             Purpose::Access(back) => return self.send_answer(number, back, time),
             Purpose::Answer => return self.complete_access(number, time),
             Purpose::Acknowledgement(takes) => return self.acknowledge(number, takes),
+            Purpose::Request(of) => {
+                self.messages.release(number);
+                return self.request_arrived(of, time);
+            }
+            Purpose::Permission(of) => {
+                self.messages.release(number);
+                return self.permission_arrived(of, time);
+            }
         }
         if self.in_mpi(to) {
             self.grant(number, time);
@@ -413,23 +418,8 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Grants a message: sends the permission to the message's sender.
-    fn grant(&mut self, number: u32, time: u64) {
-        self.note_granted(number);
-        let message = self.messages.get(number);
-        let arrives = time + self.channel(message.from, message.to, message.op).service();
-        let waits = matches!(message.sender, Target::Context(_));
-        // Links are reserved in the order of times, so the permission must wait for its turn; so must a sender that may be computing.
-        if self.cluster.contention || !(waits || self.asynchronous) {
-            self.schedule(arrives, PERMISSION_ARRIVES | number);
-        } else {
-            self.send_data(number, arrives);
-        }
-    }
-
     /// Sends the data of a message that has permission.
-    fn send_data(&mut self, number: u32, time: u64) {
-        self.slow_down(number);
+    pub(super) fn send_data(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to, message.op);
@@ -473,49 +463,33 @@ impl Interpreter<'_> {
 
     /// Completes a rendezvous, whose data begins at `time`, has left at `sent` and arrives at `arrival`.
     fn complete_rendezvous(&mut self, number: u32, time: u64, sent: u64, arrival: u64) {
-        self.note_arrived(number);
         let message = self.messages.get(number).clone();
         let posted = self.posted.get(message.receive).clone();
-        self.messages.release(number);
-        self.posted.release(message.receive);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to, message.op);
-        let sent = match channel.model {
-            Model::LogGp => sent,
-            Model::Post => arrival,
-        };
-        // The later of sender and receiver determines when the message went.
-        let (origin, way) = if posted.time > message.arrival {
-            (posted.origin, Way::Granted)
-        } else {
-            (message.origin, Way::Asked)
-        };
-        let (origin, way) = self.late.remove(&number).unwrap_or((origin, way));
-        let receiver = Cause {
-            at: posted.time,
-            rank: to,
-            op: posted.op,
-            kind: WaitKind::LateReceiver,
-            origin,
-            bytes,
-            way,
-        };
+        let (origin, way) = self.decided(number);
+        if !matches!(message.sender, Target::Nobody) {
+            let left = match channel.model {
+                Model::LogGp => sent,
+                Model::Post => arrival,
+            };
+            self.end_send(number, time, left);
+        }
+        self.late.remove(&number);
+        self.messages.release(number);
+        self.posted.release(message.receive);
+        if matches!(posted.target, Target::Request { .. }) {
+            self.progresses(to, arrival.saturating_sub(channel.wire(bytes)), arrival);
+        }
+        let mut cost = channel.receive(bytes);
+        if self.derived(posted.op) {
+            cost = cost.and(channel.unpack_overhead.at(bytes));
+        }
         let sender = Cause {
             origin,
             way,
             ..message.cause()
         };
-        if matches!(message.sender, Target::Request { .. }) {
-            self.progresses(from, time, sent);
-        }
-        if matches!(posted.target, Target::Request { .. }) {
-            self.progresses(to, arrival.saturating_sub(channel.wire(bytes)), arrival);
-        }
-        self.complete(message.sender, sent, ReceiveCost::default(), receiver);
-        let mut cost = channel.receive(bytes);
-        if self.derived(posted.op) {
-            cost = cost.and(channel.unpack_overhead.at(bytes));
-        }
         self.complete(posted.target, arrival, cost, sender);
     }
 

@@ -6,6 +6,7 @@
 //! that come before the wait is over.
 
 use super::Interpreter;
+use super::matching::Purpose;
 use crate::code::NONE;
 use crate::network::ReceiveCost;
 
@@ -51,7 +52,11 @@ impl Interpreter<'_> {
         for (time, of) in self.links.received(self.node_of[at], end) {
             let message = self.messages.get(of.number);
             let complete = !message.in_flight && message.arrival < end;
-            if message.sequence != of.sequence || message.to != context || complete {
+            let service = matches!(
+                message.purpose,
+                Purpose::Request(_) | Purpose::Permission(_)
+            );
+            if message.sequence != of.sequence || message.to != context || complete || service {
                 continue;
             }
             let channel = self.channel(message.from, context, message.op);
