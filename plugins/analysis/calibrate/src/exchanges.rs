@@ -203,7 +203,10 @@ impl Exchanges {
         let before = channel.clone();
         let send = |bytes| nanoseconds(before.send_overhead.at(bytes));
         let between = |bytes| nanoseconds(way(&before, bytes));
+        // Larger messages wait for permissions, which the data of others delays.
+        let eager = |bytes: &u64| *bytes <= before.eager_limit;
         let ring: Vec<Sample> = (self.ring.iter())
+            .filter(|(bytes, _)| eager(bytes))
             .filter_map(|(&bytes, calls)| {
                 Sample::median(bytes, after_arrival(calls, send(bytes), between(bytes)))
             })
@@ -224,11 +227,13 @@ impl Exchanges {
         let table = lines(&lines_of_ring, one_frame);
         channel.receive_overhead = continued(table, largest, &before.receive_overhead);
         let awaited = |bytes| nanoseconds(channel.receive(bytes).awaited);
-        let queued = self.two.iter().filter_map(|(&bytes, calls)| {
+        let two = self.two.iter().filter(|(bytes, _)| eager(bytes));
+        let queued = two.filter_map(|(&bytes, calls)| {
             let times = after_another(calls, send(bytes), between(bytes), awaited(bytes));
             Some((bytes, Sample::mean(bytes, times)?.time))
         });
-        let queued = fitted(queued).map(|fit| lines(&fit, one_frame));
+        let queued = fitted(queued)
+            .map(|fit| continued(lines(&fit, one_frame), largest, &channel.receive_overhead));
         let pack = self.columns_sent.iter().filter_map(|(&bytes, times)| {
             Some((
                 bytes,

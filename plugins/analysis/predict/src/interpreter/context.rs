@@ -139,11 +139,19 @@ impl Context {
     /// Returns the time when everything that the context waits for has come and been processed, in the order of arrival. A message that
     /// comes during the wait is processed no sooner than if it had come before.
     pub(super) fn processed_at(&mut self) -> u64 {
+        let clock = self.processed_by(u64::MAX);
+        let end = clock.max(self.ready).saturating_add(self.cost);
+        end.saturating_add(self.disturbed)
+    }
+
+    /// Returns the time when those completions have been processed that have come by `last`.
+    pub(super) fn processed_by(&mut self, last: u64) -> u64 {
         if self.inbox.len() > 1 {
             self.inbox.sort_unstable();
         }
+        let come = self.inbox.iter().take_while(|&&(time, _)| time <= last);
         let mut clock = self.clock;
-        for (number, &(time, cost)) in self.inbox.iter().enumerate() {
+        for (number, &(time, cost)) in come.enumerate() {
             clock = match (time <= self.clock, number) {
                 (true, 0) => clock.saturating_add(cost.buffered),
                 (true, _) => clock.saturating_add(cost.buffered.min(cost.queued)),
@@ -152,8 +160,7 @@ impl Context {
                 (false, _) => (clock.saturating_add(cost.queued)).max(time + cost.awaited),
             };
         }
-        let end = clock.max(self.ready).saturating_add(self.cost);
-        end.saturating_add(self.disturbed)
+        clock
     }
 
     pub(super) fn new(rank: u32) -> Context {

@@ -378,6 +378,7 @@ impl Interpreter<'_> {
             }
         }
         if self.in_mpi(to) {
+            let time = self.serviced(to, time);
             self.grant(number, time);
         } else {
             self.deferred
@@ -391,10 +392,11 @@ impl Interpreter<'_> {
     pub(super) fn permission_arrived(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let waits = matches!(message.sender, Target::Context(_));
-        if waits || self.in_mpi(message.from) {
+        let from = message.from;
+        if waits || self.in_mpi(from) {
+            let time = self.serviced(from, time);
             self.send_data(number, time);
         } else {
-            let from = message.from;
             self.deferred
                 .entry(from)
                 .or_default()

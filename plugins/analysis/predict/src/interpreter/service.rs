@@ -6,7 +6,7 @@
 
 use super::critical_path::{Origin, Way};
 use super::matching::{Message, Purpose};
-use super::{CONTROL_ARRIVES, Cause, Interpreter, PERMISSION_ARRIVES, Target};
+use super::{CONTROL_ARRIVES, Cause, Interpreter, PERMISSION_ARRIVES, Phase, Target};
 use crate::code::NONE;
 use crate::network::{Channel, ReceiveCost, picoseconds};
 use crate::result::WaitKind;
@@ -54,6 +54,15 @@ impl Interpreter<'_> {
         }
     }
 
+    /// Returns when a rank processes a service message that arrives at a time. A rank that waits processes what has come before first.
+    pub(super) fn serviced(&mut self, rank: u32, time: u64) -> u64 {
+        let context = &mut self.contexts[rank as usize];
+        match context.phase == Phase::Blocked && !self.links.arriving.is_empty() {
+            true => context.processed_by(time).max(time),
+            false => time,
+        }
+    }
+
     /// Asks the receiver of a message, which has its request and a receive for it, for permission.
     pub(super) fn ask(&mut self, number: u32) {
         let message = self.messages.get(number);
@@ -62,7 +71,9 @@ impl Interpreter<'_> {
         // A rank that blocks in this receive is in MPI when the request comes; a rank that continues may not be.
         let waits = matches!(posted.target, Target::Context(_));
         if posted.time >= arrival || waits || self.asynchronous {
-            self.grant(number, arrival.max(posted.time));
+            let (to, time) = (message.to, arrival.max(posted.time));
+            let time = self.serviced(to, time);
+            self.grant(number, time);
         } else {
             self.schedule(arrival, CONTROL_ARRIVES | number);
         }
