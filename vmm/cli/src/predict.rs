@@ -63,7 +63,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         let mut programs = Vec::with_capacity(args.results.len());
         for results in &args.results {
             for &number in &numbers {
-                let sequences = read(results, options(number))?.1;
+                let sequences = on_one_clock(read(results, options(number))?.1, args.clock);
                 passed(&sequences, args.from, args.to)?;
                 programs.push(Program::new(&origin::noted(sequences)));
             }
@@ -80,6 +80,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         ));
     };
     let (path, sequences) = read(results, options(number))?;
+    let sequences = on_one_clock(sequences, args.clock);
     if !args.sweep.is_empty() {
         let program = Program::new(&origin::noted(sequences));
         return sweep::sweep(args, &file, &program, &request);
@@ -140,6 +141,14 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     } else {
         Exit::JobFailed
     })
+}
+
+/// Returns sequences whose bursts lie on the clock that is asked for.
+fn on_one_clock(mut sequences: Sequences, clock: args::Clock) -> Sequences {
+    if clock == args::Clock::Windows {
+        sequences.use_clock_of_windows();
+    }
+    sequences
 }
 
 /// Checks that every rank makes the calls `from` and `to`, at which a section begins and ends. `sequences` must have the given ones of

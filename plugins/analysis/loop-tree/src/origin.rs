@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use nodescope_trace::{Header, NodeEntry, SiteNames};
 
+use crate::Converted;
+
 /// Place and circumstances of the traced run. A prediction repeats the placement unless the cluster states another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
@@ -16,6 +18,8 @@ pub struct Origin {
     pub threads: Option<u32>,
     /// Measurement windows of the traced run; empty if there were none, or if they are unknown. A trace does not have them.
     pub windows: Vec<WindowSpan>,
+    /// Bursts outside these windows, if they have been converted to the clock of the windows.
+    pub converted: Option<Converted>,
     /// Names of the program's call sites. A trace has the names of files, not the places in the source.
     pub names: SiteNames,
 }
@@ -68,6 +72,7 @@ impl Origin {
             cores: if known { cores } else { Vec::new() },
             threads: None,
             windows: Vec::new(),
+            converted: None,
             names: SiteNames::default(),
         }
     }

@@ -1,7 +1,7 @@
 //! Conversion of a trace's events into a sequence of bursts and operations for each rank.
 
 mod calls;
-mod limits;
+pub(crate) mod limits;
 mod neighbours;
 mod one_sided;
 mod rank;

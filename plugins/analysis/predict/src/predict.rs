@@ -78,6 +78,17 @@ pub struct WindowTime {
     pub section: Option<u64>,
 }
 
+/// Bursts outside windows that were converted to the clock of the windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ConvertedTime {
+    /// Time of the bursts as traced, picoseconds, of all ranks together.
+    pub traced: u64,
+    /// Time of the bursts on the clock of the windows, picoseconds.
+    pub time: u64,
+    /// Part of the traced time whose call sites had bursts in windows, picoseconds.
+    pub matched: u64,
+}
+
 /// Prediction of a program's time on a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
@@ -93,6 +104,8 @@ pub struct Prediction {
     pub differences: Vec<String>,
     /// Measurement windows within the traced time.
     pub windows: Vec<WindowTime>,
+    /// Bursts outside these windows that were converted to the clock of the windows; `None` if bursts last as traced.
+    pub converted: Option<ConvertedTime>,
     /// Time of the program where it was traced, from the end of its initialisation, picoseconds; `None` if unknown.
     pub traced: Option<u64>,
     /// Section of the program; `None` if none was requested.
@@ -256,6 +269,11 @@ fn run(
         differences: placement.differences(ranks, crossing),
         placement,
         windows: windows.collect(),
+        converted: origin.converted.map(|of| ConvertedTime {
+            traced: of.traced,
+            time: of.time,
+            matched: of.matched,
+        }),
         traced: None,
         section: None,
         fragments: Vec::new(),

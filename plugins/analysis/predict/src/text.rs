@@ -191,11 +191,29 @@ impl Prediction {
             if !parts.is_empty() {
                 writeln!(
                     out,
-                    "  window          {:?} was open in {}: clocks there also count modelled stalls, so that bursts last longer than outside, here too",
+                    "  window          {:?} was open in {}: clocks there also count modelled stalls{}",
                     window.window,
-                    parts.join(", ")
+                    parts.join(", "),
+                    match self.converted {
+                        None => ", so that bursts last longer than outside, here too",
+                        Some(_) => "",
+                    }
                 )?;
             }
+        }
+        if let Some(of) = self.converted.filter(|of| of.traced > 0) {
+            writeln!(
+                out,
+                "  one clock       bursts outside windows last {:.2} times as long here as when traced, as in windows{}",
+                of.time as f64 / of.traced as f64,
+                match of.matched {
+                    matched if matched == of.traced => String::new(),
+                    matched => format!(
+                        "; call sites with {} had none in windows and get the mean of the others",
+                        part_of(of.traced - matched, of.traced, "this time")
+                    ),
+                }
+            )?;
         }
         match self.outcome.connections {
             Some(of) if of.pairs > 0 => {

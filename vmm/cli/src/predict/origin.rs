@@ -61,6 +61,12 @@ fn stated_threads(folder: &Path) -> Option<u32> {
 pub fn noted(mut sequences: Sequences) -> Sequences {
     let notes = window_notes(&sequences);
     sequences.notes.extend(notes);
+    if let Some(of) = sequences.origin.converted {
+        sequences.notes.push(format!(
+            "bursts outside windows last {:.2} times as long here as when traced, as in windows",
+            of.time as f64 / of.traced.max(1) as f64
+        ));
+    }
     sequences
 }
 

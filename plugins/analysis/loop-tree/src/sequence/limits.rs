@@ -7,7 +7,7 @@ use nodescope_trace::{MpiCall, Stamp};
 use super::SequenceError;
 
 /// Time in picoseconds that all times of a trace must be below: 26 days.
-pub(super) const LATEST: u64 = 1 << 61;
+pub(crate) const LATEST: u64 = 1 << 61;
 /// Most bytes that one call may send or receive: 8 TiB. Multiplied by the most ranks, they still fit 64 bits.
 pub(super) const MOST_BYTES: u64 = 1 << 43;
 /// Most members of all communicators together that are made for windows and topologies.

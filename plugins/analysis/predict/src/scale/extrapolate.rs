@@ -290,6 +290,7 @@ impl Extrapolation {
             cores: cores.map_or(Vec::new(), |cores| vec![cores; nodes]),
             threads: self.origin.threads,
             windows: Vec::new(),
+            converted: None,
             names: self.origin.names.clone(),
         }
     }
