@@ -91,11 +91,14 @@ pub enum Rule {
     /// MOVSXD with an operand-size prefix and without REX.W, a discouraged form: AMD reads 32 bits, Intel 16 (SDM vol. 2B, MOVSXD r16,
     /// r/m16). The difference shows where the upper 16 bits fault. Observed on Zen 4; the APM has only the 64-bit form.
     MovsxdWord,
+    /// PCMPESTRI of registers with LOCK and REX.W: Zen 1 executes it, where other forms and other processors raise `#UD` (SDM vol. 2A, LOCK;
+    /// APM vol. 3, "Lock Prefix"). The engine has no outcome to compare, so the host does not run it.
+    LockedComparison,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NearBranch,
         Self::MxcsrMask,
         Self::MxcsrLoad,
@@ -108,6 +111,7 @@ impl Rule {
         Self::Pause,
         Self::Undefined,
         Self::MovsxdWord,
+        Self::LockedComparison,
     ];
 
     /// Returns a description for reports.
@@ -125,13 +129,14 @@ impl Rule {
             Self::Pause => "PAUSE with REX.B exchanges",
             Self::Undefined => "UD0 or UD1 without its ModRM byte",
             Self::MovsxdWord => "MOVSXD of 16 bits reads 32",
+            Self::LockedComparison => "not run here: PCMPESTRI with LOCK",
         }
     }
 
     /// Returns what an AMD CPU does where the engine did something else: an outcome and memory. `None` where the rule does not apply.
     fn answer(self, case: &Case, seen: &Seen<'_>) -> Option<Answer> {
         match self {
-            Self::NearBranch => None,
+            Self::NearBranch | Self::LockedComparison => None,
             Self::MxcsrMask => mxcsr_mask(case, seen),
             Self::MxcsrLoad => mxcsr_load(case, seen),
             Self::StoreFault => store_fault(case, seen),
@@ -173,16 +178,32 @@ impl From<Outcome> for Answer {
 /// Returns the rule for which a host of this vendor must not run a case, because that vendor's CPUs decode another instruction.
 pub fn forbids(vendor: Vendor, case: &Case) -> Option<Rule> {
     use iced_x86::FlowControl::*;
-    if vendor == Vendor::Intel
-        || !matches!(
-            case.instruction.flow_control(),
-            UnconditionalBranch | ConditionalBranch | IndirectBranch | Call | IndirectCall | Return
-        )
-    {
+    if vendor == Vendor::Intel {
+        return None;
+    }
+    if case.instruction.is_invalid() && is_locked_comparison(&case.bytes) {
+        return Some(Rule::LockedComparison);
+    }
+    if !matches!(
+        case.instruction.flow_control(),
+        UnconditionalBranch | ConditionalBranch | IndirectBranch | Call | IndirectCall | Return
+    ) {
         return None;
     }
     let there = Decoder::with_ip(64, &case.bytes, case.state.rip, DecoderOptions::AMD).decode();
     (there.code() != case.instruction.code()).then_some(Rule::NearBranch)
+}
+
+/// Returns whether bytes are PCMPESTRI of two registers with LOCK and REX.W.
+fn is_locked_comparison(bytes: &[u8]) -> bool {
+    let prefixes = [0xf0, 0x66, 0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x67];
+    let count = (bytes.iter())
+        .take_while(|byte| prefixes.contains(byte))
+        .count();
+    let (before, opcode) = bytes.split_at(count);
+    before.contains(&0xf0)
+        && before.contains(&0x66)
+        && matches!(opcode, [0x48..=0x4f, 0x0f, 0x3a, 0x61, 0xc0..=0xff, ..])
 }
 
 /// Returns the rule by which a host of this vendor rightly differs from the engine, which does what Intel CPUs do. `memory` is the window's

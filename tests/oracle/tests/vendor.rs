@@ -200,6 +200,22 @@ fn near_branches_with_an_operand_size_prefix_are_not_run() {
 }
 
 #[test]
+fn only_the_locked_comparison_that_zen_1_executes_is_not_run() {
+    let whole = [0xf0, 0x66, 0x4a, 0x0f, 0x3a, 0x61, 0xe1, 0xad];
+    let run = [
+        // without LOCK, without REX.W, another opcode, an operand in memory
+        &[0x66, 0x4a, 0x0f, 0x3a, 0x61, 0xe1, 0xad][..],
+        &[0xf0, 0x66, 0x42, 0x0f, 0x3a, 0x61, 0xe1, 0xad],
+        &[0xf0, 0x66, 0x4a, 0x0f, 0x3a, 0x60, 0xe1, 0xad],
+        &[0xf0, 0x66, 0x4a, 0x0f, 0x3a, 0x61, 0x21, 0xad],
+    ];
+    let rule = |vendor, bytes: &[u8]| forbids(vendor, &case(bytes, |_| {}));
+    assert_eq!(rule(Vendor::Amd, &whole), Some(Rule::LockedComparison));
+    assert_eq!(rule(Vendor::Intel, &whole), None);
+    assert!(run.iter().all(|bytes| rule(Vendor::Amd, bytes).is_none()));
+}
+
+#[test]
 fn a_stored_mask_may_have_one_more_bit() {
     // fxsave [rbx]; fxsave64 [rbx]
     for bytes in [&[0x0f, 0xae, 0x03][..], &[0x48, 0x0f, 0xae, 0x03]] {

@@ -17,7 +17,7 @@ impl Interpreter<'_> {
         !self.links.arriving.is_empty() && self.arrives_unknown((from, to), 1, channel)
     }
 
-    /// Sends a service message for the message `number`, which the operation `op` of one of both ranks sends.
+    /// Sends a service message for the message `number` between the given ranks.
     fn send_service(&mut self, number: u32, purpose: Purpose, ends: (u32, u32), time: u64) {
         let service = Message {
             from: ends.0,
