@@ -563,7 +563,7 @@ static void multigrid(int steps) {
     }
 }
 
-/* graph: 20,000 vertices a rank; each has six edges to near vertices and one to any. A step is a search from another vertex. */
+/* graph: 20,000 vertices a rank, each with seven edges to near vertices; one edge of an eighth of them leads anywhere. A step is a search. */
 enum { VERTICES = 20000, EDGES = 7 };
 static char *seen;
 static int *frontier, *next, **out, *in, *filled;
