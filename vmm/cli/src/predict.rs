@@ -63,7 +63,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         let mut programs = Vec::with_capacity(args.results.len());
         for results in &args.results {
             for &number in &numbers {
-                let sequences = on_one_clock(read(results, options(number))?.1, args.clock);
+                let sequences = on_one_clock(read(results, options(number))?.1, args.clock)?;
                 passed(&sequences, args.from, args.to)?;
                 programs.push(Program::new(&origin::noted(sequences)));
             }
@@ -80,7 +80,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         ));
     };
     let (path, sequences) = read(results, options(number))?;
-    let sequences = on_one_clock(sequences, args.clock);
+    let sequences = on_one_clock(sequences, args.clock)?;
     if !args.sweep.is_empty() {
         let program = Program::new(&origin::noted(sequences));
         return sweep::sweep(args, &file, &program, &request);
@@ -143,12 +143,22 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     })
 }
 
-/// Returns sequences whose bursts lie on the clock that is asked for.
-fn on_one_clock(mut sequences: Sequences, clock: args::Clock) -> Sequences {
-    if clock == args::Clock::Windows {
+/// Returns sequences whose bursts lie on the clock that is asked for. A clock is refused where all bursts lie on one anyway.
+fn on_one_clock(
+    mut sequences: Sequences,
+    clock: Option<args::Clock>,
+) -> Result<Sequences, Failure> {
+    if clock.is_some() && sequences.origin.windows.is_empty() {
+        return Err(Failure::new(
+            Exit::Study,
+            "the traced time contains no measurement window, so --clock changes nothing; leave it out"
+                .to_owned(),
+        ));
+    }
+    if clock != Some(args::Clock::Traced) {
         sequences.use_clock_of_windows();
     }
-    sequences
+    Ok(sequences)
 }
 
 /// Checks that every rank makes the calls `from` and `to`, at which a section begins and ends. `sequences` must have the given ones of

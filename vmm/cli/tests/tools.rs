@@ -72,6 +72,21 @@ fn more_ranks_than_the_cluster_has_room_for_are_refused_by_number() {
 }
 
 #[test]
+fn a_clock_is_refused_for_a_trace_without_windows() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(&dir.path().join("t.nst"));
+    let cluster = "name = \"c\"\n[network]\nlatency = \"1 us\"\nbandwidth = \"1 GB/s\"\n";
+    fs::write(dir.path().join("c.toml"), cluster).unwrap();
+    for clock in ["windows", "traced"] {
+        let args = ["predict", "t.nst", "--cluster", "c.toml", "--clock", clock];
+        let output = run(dir.path(), &args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("leave it out"), "{stderr}");
+    }
+}
+
+#[test]
 fn phases_of_a_trace_without_messages_and_of_a_cut_one_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("t.nst");

@@ -155,6 +155,9 @@ impl ClusterFile {
                 let _ = writeln!(out, "  note: {note}");
             }
         }
+        if let Some(buffer) = self.connection_buffer {
+            let _ = writeln!(out, "buffer of a connection, by the patterns: {buffer} B");
+        }
         if let Some(checked) = &self.checked {
             let _ = writeln!(out, "predicted patterns\n  {}", checked.summary());
         }

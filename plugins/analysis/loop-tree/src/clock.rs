@@ -37,16 +37,15 @@ impl Sum {
         self.instructions = self.instructions.saturating_add(burst.instructions);
     }
 
-    /// Returns the time of an instruction; `None` without instructions.
+    /// Returns the time of an instruction; `None` without bursts.
     fn pace(&self) -> Option<f64> {
-        (self.instructions > 0 && self.time > 0)
-            .then(|| self.time as f64 / self.instructions as f64)
+        (self.instructions > 0).then(|| self.time as f64 / self.instructions as f64)
     }
 }
 
 impl Sequences {
     /// Converts the bursts outside measurement windows to the clock of the windows, and notes this in the origin. Nothing changes if there is
-    /// no window, no call site with bursts on both sides, or nothing outside.
+    /// no window, or if no two call sites have bursts on both sides.
     pub fn use_clock_of_windows(&mut self) {
         let windows = self.merged_windows();
         if windows.is_empty() || self.begins.len() != self.ranks.len() {
@@ -55,6 +54,9 @@ impl Sequences {
         // By place: bursts in windows, and bursts outside.
         let mut sums: BTreeMap<Place, [Sum; 2]> = BTreeMap::new();
         self.each_burst(&windows, |place, burst, inside| {
+            if burst.instructions == 0 {
+                return;
+            }
             let [within, outside] = sums.entry(place).or_default();
             if inside == burst.time {
                 within.add(burst);
@@ -194,6 +196,14 @@ mod tests {
             (converted.traced, converted.time, converted.matched),
             (250, 667, 150)
         );
+    }
+
+    #[test]
+    fn bursts_of_unknown_instructions_decide_no_factor() {
+        let steps = [(100, 100, 1), (100, 100, 1), (100, 0, 1), (300, 100, 1)];
+        let mut of = sequences(&steps, &[(300, 600)]);
+        of.use_clock_of_windows();
+        assert_eq!(times(&of), [300, 300, 300, 300]);
     }
 
     #[test]

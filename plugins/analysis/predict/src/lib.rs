@@ -61,7 +61,9 @@ pub use interpreter::{Options, interpret};
 pub use interval::{Interval, Part, Source};
 pub use network::{Channel, Frames, Model, Table};
 pub use placed::{Nodes, Placed, Traced};
-pub use predict::{Prediction, Request, Section, WindowTime, predict, predict_reduced};
+pub use predict::{
+    ConvertedTime, Prediction, Request, Section, WindowTime, predict, predict_reduced,
+};
 pub use result::{
     Blocked, Composition, Connections, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem,
     RankTimes, WaitKind, WaitState,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_loop_tree::{Origin, Program, ProgramSize};
+use nodescope_loop_tree::{Converted, Origin, Program, ProgramSize};
 use nodescope_trace::Place;
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ pub struct WindowTime {
     pub section: Option<u64>,
 }
 
-/// Bursts outside windows that were converted to the clock of the windows.
+/// Time of bursts outside windows that were converted to the clock of the windows. Displays as a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ConvertedTime {
     /// Time of the bursts as traced, picoseconds, of all ranks together.
@@ -87,6 +87,26 @@ pub struct ConvertedTime {
     pub time: u64,
     /// Part of the traced time whose call sites had bursts in windows, picoseconds.
     pub matched: u64,
+}
+
+impl From<Converted> for ConvertedTime {
+    fn from(of: Converted) -> ConvertedTime {
+        ConvertedTime {
+            traced: of.traced,
+            time: of.time,
+            matched: of.matched,
+        }
+    }
+}
+
+impl std::fmt::Display for ConvertedTime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let factor = self.time as f64 / self.traced as f64;
+        write!(
+            f,
+            "bursts outside windows last {factor:.2} times as long here as when traced, as in windows"
+        )
+    }
 }
 
 /// Prediction of a program's time on a cluster.
@@ -269,11 +289,7 @@ fn run(
         differences: placement.differences(ranks, crossing),
         placement,
         windows: windows.collect(),
-        converted: origin.converted.map(|of| ConvertedTime {
-            traced: of.traced,
-            time: of.time,
-            matched: of.matched,
-        }),
+        converted: origin.converted.map(ConvertedTime::from),
         traced: None,
         section: None,
         fragments: Vec::new(),

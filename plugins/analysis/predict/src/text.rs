@@ -201,11 +201,10 @@ impl Prediction {
                 )?;
             }
         }
-        if let Some(of) = self.converted.filter(|of| of.traced > 0) {
+        if let Some(of) = self.converted {
             writeln!(
                 out,
-                "  one clock       bursts outside windows last {:.2} times as long here as when traced, as in windows{}",
-                of.time as f64 / of.traced as f64,
+                "  one clock       {of}{}",
                 match of.matched {
                     matched if matched == of.traced => String::new(),
                     matched => format!(

@@ -47,8 +47,8 @@ fn exchange(late: u64) -> Program {
 fn a_late_rank_gets_permission_behind_the_data_that_it_asked_for() {
     // Requests cross: both permissions go before any data.
     assert_eq!(ends(&exchange(0), Sharing::Frames, 0), [1015, 1015]);
-    // The second rank finds a request and grants it. Its own request comes when the first rank's data is on the wire, so the permission
-    // waits until that data has gone, at 100 + 5 + 1000, and the second message ends two latencies and its time on the wire later.
+    // The second rank finds a request and grants it. Its own request comes when the first rank's data is on the wire. So the permission
+    // waits until that data has gone, at 100 + 5 + 1000. The second message ends two latencies and its time on the wire later.
     assert_eq!(ends(&exchange(100), Sharing::Frames, 0), [2115, 2110]);
     assert_eq!(ends(&exchange(100), Sharing::Queue, 0), [1115, 1110]);
 }

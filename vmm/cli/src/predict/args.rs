@@ -81,9 +81,9 @@ pub struct Predict {
     /// The MPI program, from 0, where the trace has several. With --ranks, several such as 3,5,7.
     #[arg(long, visible_alias = "job", value_name = "N", value_delimiter = ',')]
     pub program: Vec<usize>,
-    /// Clock of bursts where the trace has measurement windows. Clocks count modelled stalls only in windows
-    #[arg(long, value_enum, default_value_t)]
-    pub clock: Clock,
+    /// Clock of bursts where the trace has measurement windows, in which clocks also count modelled stalls [default: windows]
+    #[arg(long, value_enum)]
+    pub clock: Option<Clock>,
     /// Report the time of a section, too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier (with
     /// --ranks, predict the section alone) ...
     #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
@@ -188,6 +188,15 @@ impl Predict {
     }
 }
 
+/// Clock of bursts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Clock {
+    /// Bursts outside windows last as long as those between the same call sites in windows
+    Windows,
+    /// Each burst lasts as long as when it was traced
+    Traced,
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -242,14 +251,4 @@ mod tests {
         assert!(error(&["--ranks", "8", "--sweep", "a=1"]).contains("cannot be used with"));
         assert!(parse(&["--ranks", "8,64", "--plot", "x.svg"]).is_ok());
     }
-}
-
-/// Clock of bursts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Clock {
-    /// Bursts outside windows last as long as those between the same call sites in windows
-    #[default]
-    Windows,
-    /// Each burst lasts as long as when it was traced
-    Traced,
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_config::quantity::Time;
 use nodescope_loop_tree::{Sequences, Site, WindowSpan};
+use nodescope_predict::ConvertedTime;
 use nodescope_window::WindowsFile;
 
 use crate::openmp::most_threads;
@@ -62,10 +63,7 @@ pub fn noted(mut sequences: Sequences) -> Sequences {
     let notes = window_notes(&sequences);
     sequences.notes.extend(notes);
     if let Some(of) = sequences.origin.converted {
-        sequences.notes.push(format!(
-            "bursts outside windows last {:.2} times as long here as when traced, as in windows",
-            of.time as f64 / of.traced.max(1) as f64
-        ));
+        sequences.notes.push(ConvertedTime::from(of).to_string());
     }
     sequences
 }

@@ -241,11 +241,18 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.link_per_byte = rate(&item).map(per_byte);
     }
     progress(section, cluster);
-    let known = matches!(cluster.sharing, Sharing::Queue | Sharing::Frames);
-    if let Some(item) = buffer.filter(|_| !known && cluster.contention) {
-        item.add_problem(
-            "needs to know when data has left: write sharing = \"frames\" or \"queue\"",
-        );
+    if let Some(item) = buffer {
+        let known = matches!(cluster.sharing, Sharing::Queue | Sharing::Frames);
+        if cluster.contention && !known {
+            item.add_problem(
+                "needs to know when data has left: write sharing = \"frames\" or \"queue\"",
+            );
+        }
+        if cluster.posts() {
+            item.add_problem(
+                "is of model = \"loggp\": with \"post\", a send ends when its message has arrived",
+            );
+        }
     }
     if let (Some(item), Err(error)) = (sharing, cluster.can_share()) {
         item.add_problem(format!("does not go with the other values: {error}"));

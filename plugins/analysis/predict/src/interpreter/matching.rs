@@ -60,6 +60,13 @@ pub(super) enum Purpose {
     Permission(u32),
 }
 
+impl Purpose {
+    /// Returns whether the message is a request or a permission.
+    pub fn is_service(self) -> bool {
+        matches!(self, Purpose::Request(_) | Purpose::Permission(_))
+    }
+}
+
 /// A posted receive that has not completed, or a probe that has found no message.
 #[derive(Clone, Debug)]
 pub(super) struct Posted {

@@ -101,11 +101,9 @@ impl Interpreter<'_> {
     pub(super) fn beyond(&self, number: u32) -> u64 {
         let message = self.messages.get(number);
         let channel = self.channel(message.from, message.to, message.op);
-        match message.purpose {
-            Purpose::Request(_) | Purpose::Permission(_) => {
-                channel.service().saturating_sub(channel.wire(0))
-            }
-            _ => channel.beyond_wire(message.bytes),
+        match message.purpose.is_service() {
+            true => channel.service().saturating_sub(channel.wire(0)),
+            false => channel.beyond_wire(message.bytes),
         }
     }
 

@@ -6,7 +6,6 @@
 //! that come before the wait is over.
 
 use super::Interpreter;
-use super::matching::Purpose;
 use crate::code::NONE;
 use crate::network::ReceiveCost;
 
@@ -52,10 +51,7 @@ impl Interpreter<'_> {
         for (time, of) in self.links.received(self.node_of[at], end) {
             let message = self.messages.get(of.number);
             let complete = !message.in_flight && message.arrival < end;
-            let service = matches!(
-                message.purpose,
-                Purpose::Request(_) | Purpose::Permission(_)
-            );
+            let service = message.purpose.is_service();
             if message.sequence != of.sequence || message.to != context || complete || service {
                 continue;
             }
