@@ -188,8 +188,8 @@ static struct thread *root(void) {
     struct thread *t = self();
     if (!t->team && !t->parked && !t->root) {
         t->root = 1;
-        t->last = log_now();
         add_active();
+        t->last = log_now();
     }
     return t;
 }
@@ -340,6 +340,8 @@ static uintptr_t region_of(struct team *team) {
 void region_enter(struct team *team, uint32_t number) {
     struct thread *t = self();
     int primary = t == team->primary;
+    if (!primary)
+        add_active();
     uint64_t now = log_now();
     if (!primary) {
         t->depth = 0;
@@ -348,7 +350,6 @@ void region_enter(struct team *team, uint32_t number) {
         t->state = START;
         t->last = team->begin;
         t->parked = NULL;
-        add_active();
     }
     if (!primary || !team->outer)
         t->number = number;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
+use nodescope_trace::WorkBetweenCalls;
 
 use crate::error::ExportError;
 use crate::output::{Output, Part};
@@ -26,7 +27,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     let mut sink = Dimemas {
         survey,
         world,
-        last: vec![None; tasks as usize],
+        calls: vec![WorkBetweenCalls::default(); tasks as usize],
         parts: (0..tasks)
             .map(|task| Part::create(parts.path().join(task.to_string())))
             .collect::<Result<_, _>>()?,
@@ -143,8 +144,7 @@ fn operation(function: Function) -> Option<u32> {
 struct Dimemas<'a> {
     survey: &'a Survey,
     world: usize,
-    /// End of each task's previous call, picoseconds; `None` before its first call.
-    last: Vec<Option<u64>>,
+    calls: Vec<WorkBetweenCalls>,
     parts: Vec<Part>,
     line: String,
     between: u64,
@@ -257,13 +257,11 @@ impl Sink for Dimemas<'_> {
         }
         let task = process.rank;
         let (call, record) = (&stepped.call, &stepped.call.record);
-        let last = self.last[task as usize];
-        let mut work = last.map_or(0, |last| call.entry.time.saturating_sub(last));
-        if let Some((time, _)) = call.work_between_polls() {
-            work += time;
-        }
-        self.burst(task, work);
-        self.last[task as usize] = Some(last.unwrap_or(0).max(call.exit.time));
+        let before = self.calls[task as usize].call(call);
+        self.burst(
+            task,
+            (before.between_polls.time).saturating_add(before.since_last.time),
+        );
         let (kind, value) = (event_type(record.function), event_value(record.function));
         let _ = writeln!(self.line, "20:{task}:0:{kind}:{value}");
         for step in &stepped.steps {

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use nodescope_hypercall::{Class, Function, MpiRecord};
+use nodescope_trace::WorkBetweenCalls;
 
 use crate::collectives::{self, Action, Lowered, lowered};
 use crate::error::ExportError;
@@ -77,8 +78,7 @@ struct Edge {
 
 #[derive(Clone, Debug, Default)]
 struct Rank {
-    /// Latest end of the rank's calls so far, picoseconds; `None` before the first call.
-    last: Option<u64>,
+    calls: WorkBetweenCalls,
     /// Work that is not written yet, picoseconds.
     work: u64,
     /// Number of operations so far.
@@ -312,17 +312,13 @@ impl Goal<'_> {
         Ok(())
     }
 
-    /// Adds the work before a call, and the work between the polls of a run.
+    /// Adds the work before a call.
     fn work(&mut self, stepped: &SteppedCall, rank: u32) {
-        let call = &stepped.call;
         let entry = &mut self.ranks[rank as usize];
-        let before = entry
-            .last
-            .map_or(0, |last| call.entry.time.saturating_sub(last));
-        let between = call.work_between_polls().map_or(0, |(time, _)| time);
-        entry.work = entry.work.saturating_add(before).saturating_add(between);
-        // Calls of several threads may overlap.
-        entry.last = Some(entry.last.unwrap_or(0).max(call.exit.time));
+        let before = entry.calls.call(&stepped.call);
+        for work in [before.between_polls, before.since_last] {
+            entry.work = entry.work.saturating_add(work.time);
+        }
     }
 }
 

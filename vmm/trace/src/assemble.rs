@@ -141,7 +141,9 @@ impl Assembler {
         let body = match request {
             Request::MpiEnter(enter, shown) => return self.enter(enter, shown, moment),
             Request::MpiPollFailed(poll) => return self.poll_failed(poll, moment),
-            Request::MpiEvents(records) => {
+            Request::MpiEvents(mut records) => {
+                // Runs of polls began before the call that ended them, whose record comes first.
+                records.sort_by_key(|record| (record.thread, record.sequence));
                 for record in records {
                     let call = self.call(record, moment);
                     // A poll run is reported after its end: the event has this stamp, and the run's exit is the end of its last poll.
@@ -447,7 +449,7 @@ mod tests {
             at(320, 310),
             &mut events,
         );
-        let [found, run] = calls(&events)[..] else {
+        let [run, found] = calls(&events)[..] else {
             panic!("{events:?}")
         };
         assert_eq!((found.time_inside, found.instructions_inside), (20, 10));

@@ -1,6 +1,5 @@
 //! Events and the header of a trace.
 
-use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Function, Hello, MpiRecord, Peer, ThreadId};
 use serde::{Deserialize, Serialize};
 
@@ -130,33 +129,6 @@ pub struct MpiCall {
     pub instructions_inside: u64,
     /// True if the host saw the beginning. If not, the entry equals the exit and the call counts as instantaneous.
     pub entry_seen: bool,
-}
-
-/// Ratio of the time between a run's polls to the time inside the polls, above which the time between them counts as work.
-const WORK_BETWEEN_POLLS: u64 = 4;
-
-impl MpiCall {
-    /// Returns the work of a program between the polls of a run: picoseconds and, if the run stayed on one virtual CPU, instructions.
-    /// Returns `None` for other calls, and for a run with little work between its polls. Such a program polled in a loop until a message
-    /// came.
-    pub fn work_between_polls(&self) -> Option<(u64, Option<u64>)> {
-        if !self.record.flags.contains(Flags::POLL_RUN) {
-            return None;
-        }
-        let between = self.between_polls();
-        (between > self.time_inside.saturating_mul(WORK_BETWEEN_POLLS)).then(|| {
-            let same = self.entry.vcpu == self.exit.vcpu;
-            let all = (self.exit.instructions).saturating_sub(self.entry.instructions);
-            let instructions = same.then(|| all.saturating_sub(self.instructions_inside));
-            (between, instructions)
-        })
-    }
-
-    /// Returns the picoseconds from the beginning of a run's first poll to the end of its last poll, without the time inside the polls.
-    pub fn between_polls(&self) -> u64 {
-        let total = self.exit.time.saturating_sub(self.entry.time);
-        total.saturating_sub(self.time_inside)
-    }
 }
 
 /// A call that had not ended, or a run of failed polls whose record the guest had not reported yet. After such a run, the thread may have

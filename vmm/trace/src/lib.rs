@@ -5,6 +5,7 @@
 //! - [`writer`], [`reader`]: the file. Its format is documented in `FORMAT.md`, well enough to write another reader.
 //! - [`pending`]: pending calls at the end of a trace, deadlocks, messages that nobody received.
 //! - [`waiting`]: how long calls waited for other ranks.
+//! - [`work`]: what processes do between their calls.
 //! - [`site`]: call sites, and the names of their places in the source.
 //! - [`programs`]: the MPI programs of a trace, each with an `MPI_COMM_WORLD` of its own.
 //! - [`profile`]: sums over events by rank and function, and the communication matrix.
@@ -19,6 +20,7 @@ pub mod programs;
 pub mod reader;
 pub mod site;
 pub mod waiting;
+pub mod work;
 pub mod writer;
 
 mod format;
@@ -32,4 +34,5 @@ pub use programs::{Caller, MpiProgram, ProgramFinder, ProgramList};
 pub use reader::{Events, TraceError, TraceReader};
 pub use site::{Call, Place, Site, SiteNames};
 pub use waiting::{Message, Wait, WaitBuilder};
+pub use work::{Work, WorkBefore, WorkBetweenCalls};
 pub use writer::{TraceWriter, WriteError, WriterState};

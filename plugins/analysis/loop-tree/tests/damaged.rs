@@ -105,7 +105,7 @@ fn calls_that_overlap_make_no_burst_longer_than_a_trace() {
         time,
         ..Stamp::default()
     };
-    // Each call but the first begins at the latest allowed time and ends at time 0.
+    // Each call but the first begins at the latest allowed time and ends at time 0. Every second call is a run of polls.
     let events: Vec<Event> = (0..20)
         .map(|sequence| Event {
             node: 0,
@@ -114,7 +114,9 @@ fn calls_that_overlap_make_no_burst_longer_than_a_trace() {
             body: Body::Mpi(Box::new(MpiCall {
                 record: {
                     let mut record = MpiRecord::new(Function::Test, thread, Peer::Rank(0), 0);
-                    record.flags = nodescope_hypercall::record::Flags::POLL_RUN;
+                    if sequence % 2 == 1 {
+                        record.flags = nodescope_hypercall::record::Flags::POLL_RUN;
+                    }
                     record.calls = u64::MAX;
                     record
                 },

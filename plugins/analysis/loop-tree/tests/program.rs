@@ -211,6 +211,40 @@ fn polls_before_a_message_are_waiting() {
     assert!(sequences.notes[0].contains("polls"));
 }
 
+/// Returns the burst before the second of two tests, between which a rank polls two things in turn: each poll takes `inside` ps, and the rank
+/// polls again after `work` ps.
+fn burst_after_polls_in_turn(inside: u64, work: u64) -> u64 {
+    let mut trace = TraceOf::new(1);
+    trace.call(0, Function::Init, 0, 100, |_| {});
+    trace.call(0, Function::Barrier, 100, 200, |_| {});
+    let step = inside + work;
+    for (number, function) in [(0, Function::Iprobe), (1, Function::Test)] {
+        let begin = 200 + number * step;
+        trace.call(0, function, begin, begin + 18 * step + inside, |record| {
+            record.flags = nodescope_hypercall::record::Flags::POLL_RUN;
+            record.calls = 10;
+        });
+        if let Some(Event {
+            body: Body::Mpi(call),
+            ..
+        }) = trace.events.last_mut()
+        {
+            call.time_inside = 10 * inside;
+        }
+    }
+    let found = 200 + 20 * step;
+    trace.call(0, Function::Barrier, found, found + 1, |_| {});
+    trace.sequences().ranks[0].entries[1].burst.time
+}
+
+#[test]
+fn polls_of_several_things_in_turn_are_one_wait() {
+    // The work after the last poll counts. That between the polls counts if it is much more than what is in them.
+    assert_eq!(burst_after_polls_in_turn(100, 10), 10);
+    assert_eq!(burst_after_polls_in_turn(100, 350), 350);
+    assert_eq!(burst_after_polls_in_turn(100, 1000), 20 * 1000);
+}
+
 #[test]
 fn roots_are_ranks_of_their_communicator() {
     let mut trace = TraceOf::new(2);

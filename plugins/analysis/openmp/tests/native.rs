@@ -53,10 +53,12 @@ fn check(record: &Record) {
         let parent = record.intervals[interval].parent;
         assert!(record.intervals[interval].total <= record.intervals[parent].total);
     }
-    // A thread is in one state at a time, and no more threads are in a state than there are processors.
-    let busy: u128 = (record.threads.iter().flat_map(|thread| &thread.cells))
+    // A thread is in one state at a time, and no more threads are in a state than there are processors. The start of a worker counts from the
+    // region's beginning, before the worker is among the active threads, so that another team may have ended in between.
+    let states: u128 = (record.threads.iter().flat_map(|thread| &thread.cells))
         .flat_map(|cell| cell.ticks.map(u128::from))
         .sum();
+    let busy = states - u128::from(ticks(record, State::Start));
     let whole = u128::from(record.intervals[0].total) * u128::from(record.peak);
     assert!(busy <= whole, "{busy} of {whole}");
     for event in record.threads.iter().flat_map(|thread| &thread.events) {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use nodescope_hypercall::{Class, Function, MpiRecord};
-use nodescope_trace::MpiCall;
+use nodescope_trace::{MpiCall, Work, WorkBetweenCalls};
 
 use crate::collectives::{self, Action, Lowered, lowered};
 use crate::error::ExportError;
@@ -54,7 +54,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
         let mut speed = Speed {
             survey,
             world,
-            last: HashMap::new(),
+            calls: HashMap::new(),
             instructions: 0,
             time: 0,
         };
@@ -101,8 +101,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
 
 #[derive(Clone, Debug, Default)]
 struct Rank {
-    /// Latest end of the rank's calls so far; `None` before the first call.
-    last: Option<nodescope_trace::Stamp>,
+    calls: WorkBetweenCalls,
     /// Sender, receiver and tag in the replay of each message of each pending request, by the request's serial number.
     pending: HashMap<u64, Vec<(u32, u32, u32)>>,
     finished: bool,
@@ -139,12 +138,11 @@ impl Simgrid<'_> {
     }
 
     /// Writes work of a duration, or of a number of instructions if the export counts these and the number is known.
-    fn compute(
-        &mut self,
-        rank: u32,
-        picoseconds: u64,
-        instructions: Option<u64>,
-    ) -> Result<(), ExportError> {
+    fn compute(&mut self, rank: u32, work: Work) -> Result<(), ExportError> {
+        let Work {
+            time: picoseconds,
+            instructions,
+        } = work;
         match (self.bursts, instructions) {
             (Bursts::Instructions, Some(0)) => Ok(()),
             (Bursts::Instructions, Some(count)) => {
@@ -338,33 +336,14 @@ impl Simgrid<'_> {
         Ok(())
     }
 
-    /// Writes the work before a call, and the work between the polls of a run.
+    /// Writes the work before a call.
     fn burst(&mut self, rank: u32, call: &MpiCall) -> Result<(), ExportError> {
-        let last = self.ranks[rank as usize].last;
-        if let Some(last) = last {
-            let (time, instructions) = between(&last, &call.entry);
-            self.compute(rank, time, instructions)?;
-        }
-        if let Some((time, instructions)) = call.work_between_polls() {
-            self.compute(rank, time, instructions)?;
-        }
-        // Calls of several threads may overlap.
-        let later = last.is_none_or(|last| last.time <= call.exit.time);
-        if later {
-            self.ranks[rank as usize].last = Some(call.exit);
+        let before = self.ranks[rank as usize].calls.call(call);
+        for work in [before.between_polls, before.since_last] {
+            self.compute(rank, work)?;
         }
         Ok(())
     }
-}
-
-/// Returns the picoseconds between two stamps, and the instructions if both stamps are of one vCPU.
-fn between(from: &nodescope_trace::Stamp, to: &nodescope_trace::Stamp) -> (u64, Option<u64>) {
-    let same = from.vcpu == to.vcpu;
-    (
-        to.time.saturating_sub(from.time),
-        same.then(|| to.instructions.checked_sub(from.instructions))
-            .flatten(),
-    )
 }
 
 impl Sink for Simgrid<'_> {
@@ -376,7 +355,7 @@ impl Sink for Simgrid<'_> {
         let rank = process.rank;
         let call = &stepped.call;
         let record = &call.record;
-        if self.ranks[rank as usize].last.is_none() {
+        if self.ranks[rank as usize].calls.last().is_none() {
             self.action(rank, format_args!("init"))?;
         }
         self.burst(rank, call)?;
@@ -414,10 +393,7 @@ impl Sink for Simgrid<'_> {
             | Class::FileTransfer
             | Class::StartFileTransfer
             | Class::EndFileTransfer
-            | Class::Local => {
-                let (time, instructions) = between(&call.entry, &call.exit);
-                self.compute(rank, time, instructions)
-            }
+            | Class::Local => self.compute(rank, Work::between(call.entry, call.exit)),
             Class::Window
             | Class::Epoch
             | Class::Rma
@@ -449,7 +425,7 @@ impl Sink for Simgrid<'_> {
 struct Speed<'a> {
     survey: &'a Survey,
     world: usize,
-    last: HashMap<u32, nodescope_trace::Stamp>,
+    calls: HashMap<u32, WorkBetweenCalls>,
     instructions: u64,
     time: u64,
 }
@@ -460,10 +436,10 @@ impl Sink for Speed<'_> {
         if process.world != self.world {
             return Ok(());
         }
-        if let Some(last) = self.last.insert(process.rank, stepped.call.exit)
-            && let (time, Some(instructions)) = between(&last, &stepped.call.entry)
-        {
-            self.time = self.time.saturating_add(time);
+        let calls = self.calls.entry(process.rank).or_default();
+        let work = calls.call(&stepped.call).since_last;
+        if let Some(instructions) = work.instructions {
+            self.time = self.time.saturating_add(work.time);
             self.instructions = self.instructions.saturating_add(instructions);
         }
         Ok(())

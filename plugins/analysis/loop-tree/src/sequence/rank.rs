@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Flavour, Function, MpiRecord, ThreadId};
-use nodescope_trace::{MpiCall, Stamp, Unfinished};
+use nodescope_trace::{MpiCall, Stamp, Unfinished, Work, WorkBefore, WorkBetweenCalls};
 
 use super::calls::{self, Prepared};
 use super::limits::LATEST;
@@ -39,7 +39,7 @@ pub(super) struct RankState {
     communicator_ids: Vec<u64>,
     numbers: HashMap<u64, u32>,
     first: Option<Stamp>,
-    last: Option<Stamp>,
+    work: WorkBetweenCalls,
     /// Computation since the last operation.
     burst: Burst,
     /// Open requests by their serial in the trace. A rank has few at a time.
@@ -92,7 +92,7 @@ impl RankState {
             communicator_ids: vec![communicator::WORLD, communicator::SELF],
             numbers: HashMap::from([(communicator::WORLD, 0), (communicator::SELF, 1)]),
             first: None,
-            last: None,
+            work: WorkBetweenCalls::default(),
             burst: Burst::default(),
             live: BTreeMap::new(),
             free: BTreeSet::new(),
@@ -120,7 +120,7 @@ impl RankState {
     /// initialisation, or else at the first call, or at a section's first mark. The span ends at the start of finalisation, or else at the
     /// end of the last call.
     pub fn extent(&self) -> (u64, u64) {
-        match (self.first, self.last) {
+        match (self.first, self.work.last()) {
             (Some(first), Some(last)) => (first.time, last.time.max(first.time)),
             _ => (0, 0),
         }
@@ -142,25 +142,22 @@ impl RankState {
             self.begins.clear();
             self.burst = Burst::default();
             self.first = Some(call.exit);
-            self.last = Some(call.exit);
+            self.work = WorkBetweenCalls::default();
+            self.work.end(call.exit);
             return;
         }
-        let before = *self.last.get_or_insert(call.entry);
         self.first.get_or_insert(call.entry);
-        self.work(before, call.entry);
-        self.last = Some(if call.exit.time >= before.time {
-            call.exit
-        } else {
-            before
-        });
-        if record.flags.contains(Flags::POLL_RUN) {
-            self.polls(call);
+        if record.function == Function::Finalize {
+            let before = self.work.until(call.entry);
+            self.compute_all(before);
+            self.work.end(call.entry);
+            self.finalized = true;
+            self.push(record, Action::Nothing, None);
             return;
         }
-        if record.function == Function::Finalize {
-            self.finalized = true;
-            self.last = Some(call.entry);
-            self.push(record, Action::Nothing, None);
+        let before = self.work.call(call);
+        self.compute_all(before);
+        if record.flags.contains(Flags::POLL_RUN) {
             return;
         }
         calls::add(self, call);
@@ -209,14 +206,14 @@ impl RankState {
 
     /// Adds a call that did not end. The call becomes an operation if the rank is stuck in it and the call is interpreted.
     pub fn unfinished(&mut self, unfinished: &Unfinished, stuck: bool) {
-        let Some(before) = self.last else { return };
-        if self.finalized {
+        if self.finalized || self.work.last().is_none() {
             return;
         }
         let entry = unfinished.entry;
         self.begin = entry.time;
-        self.work(before, entry);
-        self.last = Some(entry);
+        let before = self.work.until(entry);
+        self.compute_all(before);
+        self.work.end(entry);
         let Unfinished { function, .. } = unfinished;
         let rank = self.rank;
         let interpreted = match &unfinished.record {
@@ -230,32 +227,26 @@ impl RankState {
         });
     }
 
-    fn work(&mut self, from: Stamp, to: Stamp) {
-        let instructions = match from.vcpu == to.vcpu {
-            true => to.instructions.saturating_sub(from.instructions),
-            false => 0,
-        };
-        self.compute(to.time.saturating_sub(from.time), instructions);
-    }
-
-    /// Adds to the burst. Calls that overlap in a damaged trace may add up to more than the time that there is.
-    fn compute(&mut self, time: u64, instructions: u64) {
-        let burst = &mut self.burst;
-        burst.time = burst.time.saturating_add(time).min(LATEST);
-        burst.instructions = burst.instructions.saturating_add(instructions);
-    }
-
-    /// Adds a run of polls that found nothing. Short work between polls does not count, because the number of polls depends on how long
-    /// the message took.
-    fn polls(&mut self, call: &MpiCall) {
-        if let Some((time, instructions)) = call.work_between_polls() {
-            self.compute(time, instructions.unwrap_or(0));
-        } else if call.between_polls() > 0 {
+    /// Adds the work before a call. Short work between polls does not count, because the number of polls depends on how long the message
+    /// took.
+    fn compute_all(&mut self, before: WorkBefore) {
+        for work in [before.between_polls, before.since_last] {
+            self.compute(work);
+        }
+        if before.waited > 0 {
             self.notes.push(
                 "polls that found nothing are taken as waiting, with the short work between them"
                     .into(),
             );
         }
+    }
+
+    /// Adds to the burst. Calls that overlap in a damaged trace may add up to more than the time that there is.
+    fn compute(&mut self, work: Work) {
+        let burst = &mut self.burst;
+        burst.time = burst.time.saturating_add(work.time).min(LATEST);
+        let instructions = work.instructions.unwrap_or(0);
+        burst.instructions = burst.instructions.saturating_add(instructions);
     }
 
     /// Returns the number of a communicator on this rank, a new one at the first use; 0, which is the world, for no communicator.
@@ -407,6 +398,10 @@ impl RankState {
             {
                 collective.root = 0;
             }
+        }
+        if let Some(last) = self.work.last().filter(|_| !self.finalized) {
+            let before = self.work.until(last);
+            self.compute_all(before);
         }
         // A last burst without a call behind it gets a finalisation as its operation.
         if !self.finalized && self.burst != Burst::default() {
