@@ -18,7 +18,11 @@
  *     4  from each rank to the next two: what a message costs that comes together with another
  *     5  to and fro between ranks 0 and 1, 6 round a ring: columns of a matrix of doubles, a derived datatype that has to be packed
  *
- * Barriers keep the ranks together. Before all that, neighbours send to and fro, from which follows how far their clocks are apart.
+ *     7  between ranks 0 and 1, 2 and 3, to and fro: the first message of each of these ranks, whose connection opens
+ *     8  from ranks 0 and 1 to 2 and 3, twice each: the first opens a connection between ranks that have one
+ *
+ * Barriers keep the ranks together. After the first two messages, neighbours send to and fro, from which follows how far their clocks are
+ * apart.
  *
  * Between barriers on MPI_COMM_SELF lie nothing, or twenty datatypes made and freed, as collectives do that name blocks by them.
  *
@@ -184,7 +188,24 @@ static void clocks(void) {
     MPI_Comm_free(&pairs);
 }
 
+/* First messages between four of the ranks. A rank that sends comes a little after its receiver. */
+static void connections(void) {
+    char byte = 0, answer;
+    if (rank >= 4 || ranks < 4)
+        return;
+    MPI_Sendrecv(&byte, 1, MPI_BYTE, rank ^ 1, 7, &answer, 1, MPI_BYTE, rank ^ 1, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    for (int apart = 2; apart < 4; apart++)
+        for (int i = 0; i < 2; i++)
+            if (rank < 2) {
+                usleep(1000);
+                MPI_Ssend(&byte, 1, MPI_BYTE, rank ^ apart, 8, MPI_COMM_WORLD);
+            } else {
+                MPI_Recv(&byte, 1, MPI_BYTE, rank ^ apart, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            }
+}
+
 static void exchanges(long largest) {
+    connections();
     clocks();
     for (int k = 0; k < 3; k++)
         for (int number = 0; number <= 20; number += 20) {

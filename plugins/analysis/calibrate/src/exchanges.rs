@@ -20,6 +20,8 @@ const RING: u32 = 2;
 const TWO: u32 = 4;
 const COLUMNS_TO_AND_FRO: u32 = 5;
 const COLUMNS_IN_RING: u32 = 6;
+const FIRST: u32 = 7;
+const SECOND: u32 = 8;
 /// Number of datatypes that `measure.c` makes between two barriers.
 const DATATYPES: f64 = 20.0;
 /// Fewest sizes of messages round a ring.
@@ -45,6 +47,19 @@ pub struct Exchanges {
     columns_sent: BTreeMap<u64, Vec<f64>>,
     /// Time to make and free a datatype, nanoseconds.
     datatype: f64,
+    /// Times of exchanges with which two ranks open their first connection, nanoseconds.
+    first: Vec<f64>,
+    /// By sender and receiver: times of sends that their receives wait for, the first of which opens a further connection; nanoseconds.
+    second: BTreeMap<(u32, u32), Vec<f64>>,
+}
+
+/// What the first use of a connection takes, as [`nodescope_predict::Cluster`] has it; picoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Time between two looks of a rank without a connection.
+    pub poll: u64,
+    /// Processor time of a step by which a connection opens.
+    pub setup: u64,
 }
 
 /// Fitted costs of messages that meet others, and how far single times spread around them.
@@ -58,6 +73,8 @@ pub struct Met {
     pub ring: Piecewise,
     /// Time to make and free a datatype, picoseconds.
     pub datatype: u64,
+    /// What the first use of a connection takes; `None` if that was not measured.
+    pub opening: Option<Opening>,
     /// Relative standard deviation of what single messages round a ring cost their receivers: the median of all sizes.
     pub variation: f64,
 }
@@ -120,6 +137,11 @@ impl Collector {
             (Function::Send, Tag::Value(COLUMNS_TO_AND_FRO)) => {
                 let times = self.found.columns_sent.entry(bytes).or_default();
                 times.push(end - begin);
+            }
+            (Function::Sendrecv, Tag::Value(FIRST)) => self.found.first.push(end - begin),
+            (Function::Ssend, Tag::Value(SECOND)) => {
+                let pair = (rank, record.destination.rank().unwrap_or(rank));
+                self.found.second.entry(pair).or_default().push(end - begin);
             }
             _ => {}
         }
@@ -192,6 +214,31 @@ impl Exchanges {
         }
     }
 
+    /// Returns what the first use of a connection takes where a service message takes `service` nanoseconds; `None` if that was not measured.
+    fn opening(&self, service: f64) -> Option<Opening> {
+        let [opens, repeats] = [0, 1].map(|number| {
+            let times = self.second.values();
+            times
+                .filter_map(|times| times.get(number).copied())
+                .collect::<Vec<f64>>()
+        });
+        if opens.is_empty() || repeats.is_empty() || self.first.is_empty() {
+            return None;
+        }
+        let (opens, repeats) = (median(opens), median(repeats));
+        // The way to an open connection: a round trip of the kernel's, an introduction and an answer.
+        let steps = opens - repeats - 4.0 * service;
+        let setup = (steps / 2.0).max(0.0);
+        // The kernel's round trip passes during the wait for a look. A wait as short as the opening itself is none.
+        let wait = median(self.first.clone()) - opens + 2.0 * service;
+        let poll = if wait > opens { wait } else { 0.0 };
+        let picoseconds = |nanoseconds: f64| (nanoseconds * 1e3).round() as u64;
+        Some(Opening {
+            poll: picoseconds(poll),
+            setup: picoseconds(setup),
+        })
+    }
+
     /// Replaces the receiver's costs in a channel by those of messages round a ring, and adds those of messages that come together and of
     /// derived datatypes. The channel's costs of a send and its wire stay.
     ///
@@ -254,6 +301,7 @@ impl Exchanges {
             ranks: self.ranks,
             ring: lines_of_ring,
             datatype: (self.datatype * 1e3).round() as u64,
+            opening: self.opening(nanoseconds(before.service())),
             variation: median(ring.iter().map(|sample| sample.spread).collect()),
         })
     }

@@ -6,6 +6,7 @@ use nodescope_config::quantity::{ByteRate, Time};
 use nodescope_predict::{Channel, Library, Table};
 
 use crate::check::Checked;
+use crate::exchanges::Opening;
 use crate::fit::{Fit, Limit};
 use crate::piecewise::{Piecewise, Residuals};
 
@@ -62,6 +63,14 @@ impl ClusterFile {
                 shared_wire(&mut out, network);
                 if let Some(buffer) = self.connection_buffer {
                     let _ = writeln!(out, "connection_buffer = \"{buffer} B\"");
+                }
+                if let Some(opening) = opening(network) {
+                    let _ = writeln!(
+                        out,
+                        "connection_poll = {}\nconnection_setup = {}",
+                        exact(opening.poll),
+                        exact(opening.setup)
+                    );
                 }
                 self.memory.as_ref()
             }
@@ -147,6 +156,14 @@ impl ClusterFile {
                     100.0 * met.variation
                 );
             }
+            if let Some(opening) = opening(path) {
+                let _ = writeln!(
+                    out,
+                    "  first use        a step takes {}; a rank without a connection looks every {}",
+                    time(opening.setup),
+                    time(opening.poll)
+                );
+            }
             let _ = writeln!(out, "  costs, one way   {}", residuals(&fit.residuals));
             if let Some(late) = &fit.late_residuals {
                 let _ = writeln!(out, "  costs, late      {}", residuals(late));
@@ -218,6 +235,10 @@ fn section(out: &mut String, name: &str, path: &Path) {
             table(out, key, overhead);
         }
     }
+}
+
+fn opening(path: &Path) -> Option<Opening> {
+    path.fit.met.as_ref().and_then(|met| met.opening)
 }
 
 /// Writes what frames on the wire and ranks that wait among others do to messages between nodes.

@@ -140,6 +140,12 @@ pub struct Cluster {
     /// Bytes that a connection between two ranks of different nodes holds for its sender. The send of a large message ends when the rest of the
     /// message fits.
     pub connection_buffer: u64,
+    /// Picoseconds after which a rank without a connection looks again whether another rank connects to it. The library of such a rank looks
+    /// rarely while the rank is in MPI.
+    pub connection_poll: u64,
+    /// Processor time of a step by which a connection opens, picoseconds. If this time and the one before are 0, connections are open from
+    /// the beginning.
+    pub connection_setup: u64,
     /// The agent that moves messages.
     pub progress: Progress,
     /// True if a rank that waits processes every message that comes meanwhile, also those that it does not wait for. Otherwise such
@@ -244,6 +250,8 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             connection_buffer: 0,
+            connection_poll: 0,
+            connection_setup: 0,
             progress: Progress::Thread { beta: 0.0 },
             receives_unexpected: false,
             collectives: Choice {
@@ -267,6 +275,8 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             connection_buffer: 0,
+            connection_poll: 0,
+            connection_setup: 0,
             progress: Progress::Thread { beta: 0.0 },
             receives_unexpected: false,
             reduce_per_byte: 0.0,

@@ -21,6 +21,7 @@ mod links;
 mod matching;
 mod meetings;
 mod one_sided;
+mod opening;
 mod point_to_point;
 mod renamed;
 mod service;
@@ -41,6 +42,7 @@ use event_queue::EventQueue;
 use links::Links;
 use matching::{Message, Posted, Queues, Slab};
 pub(crate) use meetings::{Meetings, Waited};
+use opening::Openings;
 use renamed::Renamed;
 
 /// Options of an interpretation.
@@ -170,6 +172,7 @@ struct Interpreter<'a> {
     accounts: Vec<Account>,
     communicators: Vec<Communicator>,
     links: Links,
+    openings: Openings,
     progress_threads: Vec<ProgressThread>,
     /// Control messages that wait until a rank is in MPI, as event codes by rank.
     deferred: HashMap<u32, Vec<u32>>,
@@ -210,11 +213,13 @@ impl<'a> Interpreter<'a> {
         };
         // With blocking operations only, a rank is always in MPI where a message needs it.
         let receives_unexpected = cluster.receives_unexpected && !asynchronous;
+        let openings = Openings::new(cluster, world);
         let shares = cluster.contention
             || beta > 0.0
             || code.nonblocking_collectives
             || code.one_sided
             || receives_unexpected
+            || openings.take_time()
             || (!asynchronous && code.overlaps);
         let contexts = (code.ranks.iter().zip(0..))
             .map(|(rank, number)| Context {
@@ -257,6 +262,7 @@ impl<'a> Interpreter<'a> {
             accounts: vec![Account::default(); world as usize],
             communicators: Communicator::all(code),
             links: Links::new(cluster, world, &node_of),
+            openings,
             progress_threads: vec![
                 ProgressThread::default();
                 if beta > 0.0 { world as usize } else { 0 }
@@ -406,6 +412,7 @@ impl<'a> Interpreter<'a> {
                         return;
                     }
                     self.contexts[at].entered = clock;
+                    self.enter_mpi(context, clock);
                     self.call_deferred(context);
                     if !self.operate(context) {
                         self.contexts[at].phase = Phase::Blocked;
@@ -436,6 +443,7 @@ impl<'a> Interpreter<'a> {
         if self.calls.keep {
             self.keep_call(at, self.contexts[at].entered);
         }
+        self.openings.leave(at as u32, self.contexts[at].clock);
         self.contexts[at].counter += 1;
         self.contexts[at].phase = Phase::Next;
     }
@@ -781,8 +789,10 @@ impl<'a> Interpreter<'a> {
             events: self.events,
             messages: self.sent,
             bytes: self.sent_bytes,
-            connections: (self.options.connections)
-                .then(|| Connections::new(self.first_messages.into_values(), &marks)),
+            connections: (self.options.connections).then(|| {
+                let timed = self.openings.take_time();
+                Connections::new(self.first_messages.into_values(), &marks, timed)
+            }),
         }
     }
 }

@@ -258,18 +258,24 @@ pub struct Outcome {
 }
 
 /// Pairs of ranks of different nodes that exchange messages. The first message of a pair opens its connection, where the MPI library does
-/// that at the first use. An interpretation knows no cost of opening. Messages within reduced fragments are not counted.
+/// that at the first use. Messages within reduced fragments are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Connections {
     /// Number of such pairs in the whole program.
     pub pairs: u64,
     /// Number of pairs whose first message begins between the program's two marks; `None` without two marks.
     pub in_section: Option<u64>,
+    /// True if the times of the outcome contain what opening connections takes.
+    pub timed: bool,
 }
 
 impl Connections {
     /// Counts pairs from the times of their first messages.
-    pub(crate) fn new(first: impl Iterator<Item = u64>, marks: &[(u64, u64)]) -> Connections {
+    pub(crate) fn new(
+        first: impl Iterator<Item = u64>,
+        marks: &[(u64, u64)],
+        timed: bool,
+    ) -> Connections {
         let section = match *marks {
             [(from, _), (_, to)] if from <= to => Some(from..=to),
             _ => None,
@@ -282,6 +288,7 @@ impl Connections {
         Connections {
             pairs,
             in_section: section.map(|_| within),
+            timed,
         }
     }
 }

@@ -225,10 +225,13 @@ impl Prediction {
                     Some(first) => format!("; {first} of them for the first time in the section"),
                     None => String::new(),
                 };
-                writeln!(
-                    out,
-                    "  connections     {pairs}{section}. What a connection's first use costs is not in the predicted times; it is in the traced time of the call that uses it first"
-                )
+                let told = match of.timed {
+                    true => "What a connection's first use costs is in the predicted times",
+                    false => {
+                        "What a connection's first use costs is not in the predicted times; it is in the traced time of the call that uses it first"
+                    }
+                };
+                writeln!(out, "  connections     {pairs}{section}. {told}")
             }
             _ => Ok(()),
         }

@@ -224,6 +224,14 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
     if let Some(bytes) = buffer.as_ref().and_then(|item| item.quantity::<Bytes>()) {
         cluster.connection_buffer = bytes.0;
     }
+    for (key, time_of) in [
+        ("connection_poll", &mut cluster.connection_poll),
+        ("connection_setup", &mut cluster.connection_setup),
+    ] {
+        if let Some(item) = section.item(key) {
+            *time_of = time(&item).unwrap_or_default();
+        }
+    }
     let sharing = section.item("sharing");
     if let Some(item) = &sharing {
         let ways = [

@@ -1,6 +1,7 @@
 //! Messages that wait for their receives, and receives that wait for their messages: linked lists in arrays.
 
 use super::critical_path::{Origin, Way};
+use super::opening::Step;
 use super::{Cause, Target};
 use crate::code::{ANY, NONE};
 
@@ -58,6 +59,8 @@ pub(super) enum Purpose {
     Request(u32),
     /// Permission to send the message of this number.
     Permission(u32),
+    /// A step on the way to an open connection.
+    Opening(Step),
 }
 
 impl Purpose {

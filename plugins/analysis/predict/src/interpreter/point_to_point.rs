@@ -8,6 +8,7 @@
 use nodescope_loop_tree::{Mode, PeerRef};
 
 use super::matching::{self, Message, Posted, Purpose};
+use super::opening::Step;
 use super::renamed::Accepted;
 use super::{
     CONTROL_ARRIVES, Cause, Context, Interpreter, PERMISSION_ARRIVES, Phase, Request, Target,
@@ -130,6 +131,19 @@ impl Interpreter<'_> {
             },
             ..sent
         };
+        if self.opens_first(rank, to, ready) {
+            message.in_flight = true;
+            if mode == Mode::Buffered {
+                message.sender = Target::Nobody;
+                if matches!(target, Target::Request { .. }) {
+                    self.complete(target, ready, ReceiveCost::default(), cause);
+                }
+            } else {
+                self.expect(target);
+            }
+            let number = self.deliver(message);
+            return self.hold(number);
+        }
         if rendezvous {
             self.expect(target);
         } else if message.in_flight {
@@ -376,6 +390,10 @@ impl Interpreter<'_> {
                 self.messages.release(number);
                 return self.permission_arrived(of, time);
             }
+            Purpose::Opening(step) if step == Step::Poll || self.in_mpi(to) => {
+                return self.open_step(number, step, time);
+            }
+            Purpose::Opening(_) => {}
         }
         if self.in_mpi(to) {
             let time = self.serviced(to, time);
@@ -411,6 +429,11 @@ impl Interpreter<'_> {
         }
         let time = self.contexts[context as usize].clock;
         for what in self.deferred.remove(&context).unwrap_or_default() {
+            let number = what & !(CONTROL_ARRIVES | PERMISSION_ARRIVES);
+            if let Purpose::Opening(step) = self.messages.get(number).purpose {
+                self.open_step(number, step, time);
+                continue;
+            }
             self.note_late(what, context);
             if what & PERMISSION_ARRIVES != 0 {
                 self.send_data(what & !PERMISSION_ARRIVES, time);
