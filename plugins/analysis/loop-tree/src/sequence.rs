@@ -4,6 +4,7 @@ mod calls;
 pub(crate) mod limits;
 mod neighbours;
 mod one_sided;
+mod overlap;
 mod rank;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

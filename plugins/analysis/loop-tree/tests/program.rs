@@ -246,6 +246,36 @@ fn polls_of_several_things_in_turn_are_one_wait() {
 }
 
 #[test]
+fn a_call_that_overlaps_another_threads_starts_before_it() {
+    let mut trace = TraceOf::new(1);
+    trace.call(0, Function::Init, 0, 100, |_| {});
+    // The first thread is in a barrier from 110 to 150, the second in another one from 120 to 200 and the first again from 160 to 190.
+    let other = |record: &mut MpiRecord| {
+        record.thread.tid += 1;
+        record.communicator = communicator::SELF;
+    };
+    trace.call(0, Function::Barrier, 110, 150, |_| {});
+    trace.call(0, Function::Barrier, 160, 190, |_| {});
+    trace.call(0, Function::Barrier, 120, 200, other);
+    let sequences = trace.sequences();
+    let entries = &sequences.ranks[0].entries;
+    let what: Vec<_> = (entries.iter())
+        .map(|entry| match &entry.op.action {
+            Action::Collective(barrier) => (entry.op.communicator, barrier.request, 0),
+            Action::Wait { requests } => (entry.op.communicator, None, requests.len()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        what,
+        [(1, Some(0), 0), (0, None, 0), (0, None, 0), (1, None, 1)]
+    );
+    let bursts: Vec<u64> = entries.iter().map(|entry| entry.burst.time).collect();
+    assert_eq!(bursts, [10, 0, 10, 0]);
+    assert!(sequences.notes[0].contains("2 threads"));
+}
+
+#[test]
 fn roots_are_ranks_of_their_communicator() {
     let mut trace = TraceOf::new(2);
     for rank in 0..2 {

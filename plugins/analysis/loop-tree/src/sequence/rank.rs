@@ -9,6 +9,7 @@ use nodescope_trace::{MpiCall, Stamp, Unfinished, Work, WorkBefore, WorkBetweenC
 use super::calls::{self, Prepared};
 use super::limits::LATEST;
 use super::one_sided::Window;
+use super::overlap::{self, Latest};
 use super::{Burst, Entry, SequenceOptions};
 use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
 
@@ -56,6 +57,7 @@ pub(super) struct RankState {
     threads: BTreeSet<ThreadId>,
     /// Thread of the last call, which is among `threads`.
     thread: Option<ThreadId>,
+    pub latest: Latest,
     finalized: bool,
     marks: Vec<Mark>,
     /// True if only the part between the first two marks counts.
@@ -103,6 +105,7 @@ impl RankState {
             copies: BTreeMap::new(),
             threads: BTreeSet::new(),
             thread: None,
+            latest: Latest::default(),
             finalized: false,
             marks: (options.marks.iter())
                 .map(|&(function, number)| Mark {
@@ -160,7 +163,12 @@ impl RankState {
         if record.flags.contains(Flags::POLL_RUN) {
             return;
         }
+        let entries = self.entries.len();
         calls::add(self, call);
+        if self.threads.len() > 1 && self.entries.len() == entries + 1 {
+            overlap::split(self, call.entry.time);
+        }
+        self.latest.add(self.entries.len(), call.exit.time);
         self.mark(call);
     }
 
@@ -188,6 +196,7 @@ impl RankState {
         if number == 0 {
             self.entries.clear();
             self.begins.clear();
+            self.latest.clear();
             self.burst = Burst::default();
             self.live.clear();
             self.others.clear();
@@ -337,6 +346,15 @@ impl RankState {
         });
     }
 
+    /// Inserts an entry, whose call began at a time, before the entry at `at`.
+    pub fn insert(&mut self, at: usize, entry: Entry, began: u64) {
+        self.entries.insert(at, entry);
+        self.begins.insert(at, began);
+        for open in self.live.values_mut() {
+            open.entry += usize::from(open.entry >= at);
+        }
+    }
+
     /// Appends an operation of a call, of which another operation follows.
     pub fn push_part(&mut self, record: &MpiRecord, action: Action) {
         self.push(record, action, None);
@@ -379,7 +397,7 @@ impl RankState {
     pub fn finish(mut self, members: &HashMap<u64, Vec<u32>>, notes: &mut Vec<String>) -> Finished {
         if self.threads.len() > 1 {
             notes.push(format!(
-                "rank {} calls MPI from {} threads, which are taken as one in the order of the calls' ends",
+                "rank {} calls MPI from {} threads, which are taken as one that starts and ends their calls in the traced order",
                 self.rank,
                 self.threads.len()
             ));
