@@ -111,7 +111,7 @@ fn lines(program: &Program, rank: u32) -> Result<String, ActionError> {
                 let _ = writeln!(text, "{rank} recv {from} {tag} {room} 6");
                 let _ = writeln!(text, "{rank} wait {rank} {to} {send_tag}");
             }
-            Action::Wait { requests } => {
+            Action::Wait { requests, .. } => {
                 let keys: Vec<Key> = requests.iter().filter_map(|r| pending.remove(r)).collect();
                 if pending.is_empty() && keys.len() > 1 {
                     let _ = writeln!(text, "{rank} waitall {}", keys.len());

@@ -161,8 +161,7 @@ impl ProgramBuilder {
 
     /// Adds a wait for all of these requests.
     pub fn wait(&mut self, requests: &[u32]) -> &mut Self {
-        let requests = requests.into();
-        self.call(Function::Waitall, 0x50, Action::Wait { requests })
+        self.call(Function::Waitall, 0x50, Action::wait(requests))
     }
 
     /// Adds a blocking collective on the world.

@@ -258,10 +258,13 @@ pub enum Action {
         /// Tag of the message; `None` for any.
         tag: Option<u32>,
     },
-    /// Waits for all of these requests.
+    /// Waits for requests.
     Wait {
-        /// Requests that the operation waits for.
+        /// Requests that the operation waits for, or those that it found complete in the trace.
         requests: Box<[u32]>,
+        /// The requests among which the operation waits for as many as `requests` has, whichever complete first; empty if it waits for all
+        /// of `requests`.
+        among: Box<[u32]>,
     },
     /// Frees requests; their operations still complete.
     Free {
@@ -275,6 +278,16 @@ pub enum Action {
     },
     /// Takes part in a collective with all ranks of a communicator.
     Collective(Box<Collective>),
+}
+
+impl Action {
+    /// Returns a wait for all of these requests.
+    pub fn wait(requests: impl Into<Box<[u32]>>) -> Action {
+        Action::Wait {
+            requests: requests.into(),
+            among: Box::default(),
+        }
+    }
 }
 
 /// Operation of a rank: an MPI call, or a part of a call.

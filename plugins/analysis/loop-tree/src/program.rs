@@ -263,9 +263,10 @@ impl Program {
         let trees: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.tree).collect();
         let lists: u64 = (self.ops.iter())
             .map(|op| match &op.action {
-                Action::Wait { requests }
-                | Action::Free { requests }
-                | Action::Cancel { requests } => 4 * requests.len() as u64,
+                Action::Wait { requests, among } => 4 * (requests.len() + among.len()) as u64,
+                Action::Free { requests } | Action::Cancel { requests } => {
+                    4 * requests.len() as u64
+                }
                 Action::Collective(collective) => {
                     8 * (collective.send_to.len() + collective.receive_from.len()) as u64
                 }

@@ -146,12 +146,7 @@ fn requests_get_small_numbers_and_loops_fold() {
             request: Some(0),
         }
     );
-    assert_eq!(
-        entries[2].op.action,
-        Action::Wait {
-            requests: [0, 1].into()
-        }
-    );
+    assert_eq!(entries[2].op.action, Action::wait([0, 1]));
     assert_eq!(
         (
             entries[0].burst.time,
@@ -202,12 +197,7 @@ fn polls_before_a_message_are_waiting() {
     let sequences = trace.sequences();
     let entries = &sequences.ranks[0].entries;
     assert_eq!(entries[1].burst.time, 9 + 1);
-    assert_eq!(
-        entries[1].op.action,
-        Action::Wait {
-            requests: [0].into()
-        }
-    );
+    assert_eq!(entries[1].op.action, Action::wait([0]));
     assert!(sequences.notes[0].contains("polls"));
 }
 
@@ -262,7 +252,7 @@ fn a_call_that_overlaps_another_threads_starts_before_it() {
     let what: Vec<_> = (entries.iter())
         .map(|entry| match &entry.op.action {
             Action::Collective(barrier) => (entry.op.communicator, barrier.request, 0),
-            Action::Wait { requests } => (entry.op.communicator, None, requests.len()),
+            Action::Wait { requests, .. } => (entry.op.communicator, None, requests.len()),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -273,6 +263,36 @@ fn a_call_that_overlaps_another_threads_starts_before_it() {
     let bursts: Vec<u64> = entries.iter().map(|entry| entry.burst.time).collect();
     assert_eq!(bursts, [10, 0, 10, 0]);
     assert!(sequences.notes[0].contains("2 threads"));
+}
+
+#[test]
+fn a_wait_for_some_keeps_all_that_it_was_given() {
+    let mut trace = TraceOf::new(1);
+    trace.call(0, Function::Init, 0, 100, |_| {});
+    for request in 1..=3 {
+        trace.call(0, Function::Irecv, 110, 111, |record| {
+            record.source = Peer::Rank(0);
+            record.receive_tag = Tag::Value(0);
+            record.request = request;
+        });
+    }
+    let mut waits = |function, given: &[u64], ended: &[u64]| {
+        trace.call(0, function, 120, 121, |record| {
+            record.requests = given.to_vec();
+            record.completions = ended.iter().map(|&of| done(of, 0, 0)).collect();
+        });
+    };
+    waits(Function::Waitany, &[1, 2, 0, 3], &[2]);
+    waits(Function::Waitsome, &[1, 0, 0, 3], &[1, 3]);
+    let sequences = trace.sequences();
+    let entries = &sequences.ranks[0].entries;
+    let some = Action::Wait {
+        requests: [1].into(),
+        among: [0, 1, 2].into(),
+    };
+    assert_eq!(entries[3].op.action, some);
+    // All that are left: no race.
+    assert_eq!(entries[4].op.action, Action::wait([0, 2]));
 }
 
 #[test]
@@ -346,9 +366,7 @@ fn op() -> impl Strategy<Value = Op> {
             room: 9,
             request: Some(request)
         }),
-        proptest::collection::vec(0u32..4, 0..3).prop_map(|requests| Action::Wait {
-            requests: requests.into()
-        }),
+        proptest::collection::vec(0u32..4, 0..3).prop_map(Action::wait),
         (0u64..3).prop_map(|bytes| Action::Collective(Box::new(Collective {
             kind: CollectiveKind::Allreduce,
             root: 0,
@@ -501,9 +519,7 @@ fn access(to: u32, out: u64, back: u64, request: Option<u32>) -> Action {
 }
 
 fn wait(requests: &[u32]) -> Action {
-    Action::Wait {
-        requests: requests.into(),
-    }
+    Action::wait(requests)
 }
 
 fn all(kind: CollectiveKind) -> Action {

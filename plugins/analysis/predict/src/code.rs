@@ -69,6 +69,13 @@ pub(crate) enum Operation {
         start: u32,
         length: u32,
     },
+    /// Wait for `length` requests: the range of those that completed in the trace, and behind it in `lists` the `among` requests of which
+    /// the first to complete count.
+    WaitSome {
+        start: u32,
+        length: u32,
+        among: u32,
+    },
     Free {
         start: u32,
         length: u32,
@@ -372,9 +379,18 @@ impl<'p> Code<'p> {
                     tag: tag.unwrap_or(ANY),
                 }
             }
-            Action::Wait { requests } => {
+            Action::Wait { requests, among } => {
                 let (start, length) = self.list(requests);
-                Operation::Wait { start, length }
+                if among.is_empty() {
+                    return Operation::Wait { start, length };
+                }
+                self.any_source = true;
+                let (_, among) = self.list(among);
+                Operation::WaitSome {
+                    start,
+                    length,
+                    among,
+                }
             }
             Action::Free { requests } => {
                 let (start, length) = self.list(requests);
@@ -452,7 +468,10 @@ fn most_requests(op: &Op) -> u32 {
         | Action::Receive { request, .. }
         | Action::OneSided { request, .. } => request.as_ref().map_or(0, after),
         Action::Collective(collective) => collective.request.as_ref().map_or(0, after),
-        Action::Wait { requests } | Action::Free { requests } | Action::Cancel { requests } => {
+        Action::Wait { requests, among } => {
+            requests.iter().chain(among).map(after).max().unwrap_or(0)
+        }
+        Action::Free { requests } | Action::Cancel { requests } => {
             requests.iter().map(after).max().unwrap_or(0)
         }
         _ => 0,

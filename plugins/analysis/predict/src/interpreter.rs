@@ -23,6 +23,7 @@ mod meetings;
 mod one_sided;
 mod opening;
 mod point_to_point;
+mod race;
 mod renamed;
 mod service;
 mod timeline;
@@ -158,6 +159,8 @@ struct Interpreter<'a> {
     contexts: Vec<Context>,
     spare: Vec<u32>,
     renamed: Renamed,
+    /// As `renamed`, of the numbers of requests.
+    renamed_requests: Renamed,
     queue: EventQueue,
     /// Contexts that can continue, where the order of times does not matter.
     runnable: Vec<u32>,
@@ -243,6 +246,7 @@ impl<'a> Interpreter<'a> {
             contexts,
             spare: Vec::new(),
             renamed: Renamed::new(code.any_source && !options.matched),
+            renamed_requests: Renamed::new(code.any_source && !options.matched),
             queue: EventQueue::default(),
             runnable: Vec::new(),
             messages: Slab::default(),
@@ -397,6 +401,10 @@ impl<'a> Interpreter<'a> {
             if self.exceeds_limit(self.contexts[at].clock) {
                 return;
             }
+            let c = &self.contexts[at];
+            if c.phase == Phase::Blocked && !c.race.is_empty() && !self.decide(context) {
+                return;
+            }
             match self.contexts[at].phase {
                 Phase::Done => return,
                 Phase::Computing => self.contexts[at].phase = Phase::Operate,
@@ -518,7 +526,7 @@ impl<'a> Interpreter<'a> {
                 mode,
                 request,
             } => {
-                let to = self.renamed.peer(context, to.resolve(context, self.world));
+                let to = self.renamed.here(context, to.resolve(context, self.world));
                 let target = self.target(context, request, to);
                 let key = self.key(context, op);
                 self.send(context, to, (key, tag), bytes, mode, target);
@@ -543,7 +551,7 @@ impl<'a> Interpreter<'a> {
                     self.receive(context, from, (key, tag), room, Target::Context(context));
                 }
                 if let Some((to, tag, bytes)) = both.send {
-                    let to = self.renamed.peer(context, to.resolve(context, self.world));
+                    let to = self.renamed.here(context, to.resolve(context, self.world));
                     let mode = nodescope_loop_tree::Mode::Standard;
                     self.send(
                         context,
@@ -577,6 +585,11 @@ impl<'a> Interpreter<'a> {
             }
             Operation::Reduced(number) => self.enter_reduced(context, number),
             Operation::Wait { start, length } => self.wait(context, start, length),
+            Operation::WaitSome {
+                start,
+                length,
+                among,
+            } => self.wait_for_some(context, (start, length), among),
             Operation::Free { start, length } => {
                 for index in start..start + length {
                     let request = self.request(context, self.code.lists[index as usize]);
@@ -696,6 +709,9 @@ impl<'a> Interpreter<'a> {
                     if self.receives_unexpected && cost != ReceiveCost::default() {
                         self.unread[rank as usize].push(index);
                     }
+                    if self.contexts[rank as usize].race.contains(&index) {
+                        self.look_at_race(rank);
+                    }
                     return;
                 }
                 request.awaited = false;
@@ -738,7 +754,7 @@ impl<'a> Interpreter<'a> {
     }
 
     fn request(&self, context: u32, number: u32) -> u32 {
-        self.code.ranks[context as usize].requests + number
+        self.code.ranks[context as usize].requests + self.renamed_requests.here(context, number)
     }
 
     /// Returns the present moment of a rank, for the critical path.

@@ -22,8 +22,8 @@ const ROWS: u32 = 64;
 const COLUMNS: u32 = 240;
 
 /// Notes on programs that receive from any source.
-const ANY_SOURCE: &str = "receives from any source take the message that comes first here, and its sender takes the part of the traced one; work that depends on the sender is as traced";
-const ANY_SOURCE_AS_TRACED: &str = "receives from any source take messages in the traced order: taken as they come here, the program would not come to its end";
+const ANY_SOURCE: &str = "receives from any source, and waits for some of several requests, take what comes first here; it takes the part of what came first in the trace, and work that depends on which came is as traced";
+const ANY_SOURCE_AS_TRACED: &str = "receives from any source, and waits for some of several requests, take messages in the traced order: taken as they come here, the program would not come to its end";
 
 /// Options of a prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]

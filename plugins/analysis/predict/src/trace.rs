@@ -347,7 +347,7 @@ impl Writer<'_> {
                     ..Completion::default()
                 });
             }
-            Action::Wait { requests } | Action::Cancel { requests } => {
+            Action::Wait { requests, .. } | Action::Cancel { requests } => {
                 let cancelled = matches!(op.action, Action::Cancel { .. });
                 for (request, index) in requests.iter().zip(0..) {
                     let Some((serial, got)) = state.live.remove(request) else {

@@ -159,9 +159,7 @@ fn windows_are_no_communicators_and_their_calls_are_told_once() {
     builder.call_in(Function::WinCreate, 1, 2, together(CollectiveKind::Create));
     builder.call_in(Function::CommDup, 2, 0, together(CollectiveKind::Create));
     builder.put(PeerRef::Relative(1), 1000, 0);
-    let wait = Action::Wait {
-        requests: [0].into(),
-    };
+    let wait = Action::wait([0]);
     builder.call_in(Function::WinFence, 3, 2, wait);
     builder.call_in(Function::WinFence, 3, 2, together(CollectiveKind::Barrier));
     builder.call_in(Function::Barrier, 4, 3, together(CollectiveKind::Barrier));

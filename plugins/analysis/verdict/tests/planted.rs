@@ -269,11 +269,10 @@ fn waiting_before_a_computation_could_be_hidden() {
             mode: Mode::Buffered,
             request: Some(2),
         };
-        let requests = Box::new([1, 2]);
         let step = [
             entry(MS, 0x60, Function::Irecv, receive),
             entry(0, 0x70, Function::Isend, send),
-            entry(0, 0x80, Function::Waitall, Action::Wait { requests }),
+            entry(0, 0x80, Function::Waitall, Action::wait([1, 2])),
         ];
         vec![step; STEPS].concat()
     };

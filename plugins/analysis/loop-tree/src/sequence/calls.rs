@@ -108,16 +108,24 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
         Function::Cancel => state.push(record, Action::Nothing, None),
         function => match function.class() {
             Class::Completion => {
+                let among = among(state, record);
                 let (done, cancelled) = complete(state, record);
-                if !cancelled.is_empty() {
+                let cancelled_none = cancelled.is_empty();
+                if !cancelled_none {
                     let requests = cancelled.into();
                     state.push(record, Action::Cancel { requests }, None);
                 }
-                let requests: Box<[u32]> = done.into();
-                let action = if requests.is_empty() {
+                let among = match (done.len() < among.len(), cancelled_none) {
+                    (true, true) => among,
+                    _ => Vec::new(),
+                };
+                let action = if done.is_empty() {
                     Action::Nothing
                 } else {
-                    Action::Wait { requests }
+                    Action::Wait {
+                        requests: done.into(),
+                        among: among.into(),
+                    }
                 };
                 state.push(record, action, None);
             }
@@ -162,8 +170,7 @@ pub(super) fn add_pending(state: &mut RankState, record: &MpiRecord, entry: Stam
             if requests.is_empty() {
                 return false;
             }
-            let requests = requests.into();
-            state.push(record, Action::Wait { requests }, None);
+            state.push(record, Action::wait(requests), None);
         }
         Function::Send
         | Function::Ssend
@@ -354,6 +361,32 @@ fn start_prepared(state: &mut RankState, record: &MpiRecord) {
     if !any {
         state.push(record, Action::Nothing, None);
     }
+}
+
+/// Most requests of a call that waits for some of them, for that call to take those that complete first. Longer lists differ from call to
+/// call and would fill the memory.
+const MOST_AMONG: usize = 64;
+
+/// Returns the requests among which a call waits for some; nothing if it waits for all, or if a request consists of several operations.
+fn among(state: &RankState, record: &MpiRecord) -> Vec<u32> {
+    let some = matches!(
+        record.function,
+        Function::Waitany | Function::Waitsome | Function::Testany | Function::Testsome
+    );
+    if !some || record.requests.len() > MOST_AMONG {
+        return Vec::new();
+    }
+    let serials = record.requests.iter().filter(|&&serial| serial != 0);
+    let mut slots: Vec<u32> = Vec::new();
+    for &serial in serials {
+        match state.slots(serial)[..] {
+            [slot] => slots.push(slot),
+            [] => {}
+            _ => return Vec::new(),
+        }
+    }
+    slots.sort_unstable();
+    slots
 }
 
 /// Ends the requests that a call completed. Returns the request numbers of those that took effect, then of those that were cancelled.

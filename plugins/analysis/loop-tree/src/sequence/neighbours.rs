@@ -20,8 +20,7 @@ pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
     let mut actions = actions;
     if !slots.is_empty() {
         state.end_slots(&slots);
-        let requests = slots.into();
-        actions.push(Action::Wait { requests });
+        actions.push(Action::wait(slots));
     }
     state.push_all(record, actions);
 }

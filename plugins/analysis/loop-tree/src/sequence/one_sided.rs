@@ -182,7 +182,5 @@ fn finish(state: &mut RankState, window: u64, to: Option<u32>) -> Vec<Action> {
     }
     requests.sort_unstable();
     state.end_slots(&requests);
-    vec![Action::Wait {
-        requests: requests.into(),
-    }]
+    vec![Action::wait(requests)]
 }

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::rank::RankState;
 use super::Entry;
+use super::rank::RankState;
 use crate::op::{Action, Mode, Op};
 
 /// Number of calls that are remembered: of so many calls one may overlap.
@@ -80,9 +80,7 @@ pub(super) fn split(state: &mut RankState, began: u64) {
         return;
     }
     slots.truncate(starts.len());
-    state.entries[last].op.action = Action::Wait {
-        requests: slots.into(),
-    };
+    state.entries[last].op.action = Action::wait(slots);
     // The other threads' call began at about the same time.
     let mut burst = std::mem::take(&mut state.entries[at].burst);
     for (number, action) in starts.into_iter().enumerate() {

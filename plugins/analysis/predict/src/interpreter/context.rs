@@ -62,6 +62,8 @@ pub(super) struct Context {
     pub(super) counter: u32,
     pub(super) depth: u32,
     pub(super) pending: u32,
+    /// Requests of which the context waits for the first ones to complete.
+    pub(super) race: Vec<u32>,
     pub(super) op: u32,
     pub(super) phase: Phase,
     /// Last part of the context's critical path.
@@ -177,6 +179,7 @@ impl Context {
             counter: 0,
             depth: 0,
             pending: 0,
+            race: Vec::new(),
             op: NONE,
             phase: Phase::Next,
             path: NONE,

@@ -77,13 +77,15 @@ impl Interpreter<'_> {
                     None => receives.or(sends),
                 }
             }
-            Operation::Wait { start, length } => (*start..start + length)
-                .map(|at| self.request(rank, self.code.lists[at as usize]))
-                .filter(|&index| !self.requests[index as usize].done)
-                .find_map(|index| match self.requests[index as usize].peer {
-                    peer if peer < self.world => Some(peer),
-                    _ => self.late_in_nonblocking(index),
-                }),
+            Operation::Wait { start, length } | Operation::WaitSome { start, length, .. } => {
+                (*start..start + length)
+                    .map(|at| self.request(rank, self.code.lists[at as usize]))
+                    .filter(|&index| !self.requests[index as usize].done)
+                    .find_map(|index| match self.requests[index as usize].peer {
+                        peer if peer < self.world => Some(peer),
+                        _ => self.late_in_nonblocking(index),
+                    })
+            }
             _ => None,
         }
     }

@@ -522,22 +522,27 @@ impl Interpreter<'_> {
     pub(super) fn wait(&mut self, context: u32, start: u32, length: u32) {
         for at in start..start + length {
             let index = self.request(context, self.code.lists[at as usize]);
-            let request = &mut self.requests[index as usize];
-            let c = &mut self.contexts[context as usize];
-            if request.done {
-                if let Some(cause) = request.cause {
-                    c.note_completion(request.at, cause);
-                }
-                c.add_cost(request.at, std::mem::take(&mut request.cost));
-                if self.meetings.is_some()
-                    && let Some(cause) = request.cause
-                {
-                    self.meet_in_call(context, &cause);
-                }
-            } else if !request.awaited {
-                request.awaited = true;
-                c.pending += 1;
+            self.wait_for(context, index);
+        }
+    }
+
+    /// Lets a context wait for a request.
+    pub(super) fn wait_for(&mut self, context: u32, index: u32) {
+        let request = &mut self.requests[index as usize];
+        let c = &mut self.contexts[context as usize];
+        if request.done {
+            if let Some(cause) = request.cause {
+                c.note_completion(request.at, cause);
             }
+            c.add_cost(request.at, std::mem::take(&mut request.cost));
+            if self.meetings.is_some()
+                && let Some(cause) = request.cause
+            {
+                self.meet_in_call(context, &cause);
+            }
+        } else if !request.awaited {
+            request.awaited = true;
+            c.pending += 1;
         }
     }
 

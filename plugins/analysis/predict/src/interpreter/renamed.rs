@@ -38,7 +38,7 @@ impl Renamed {
     }
 
     /// Returns the peer of a rank in place of the traced one.
-    pub(super) fn peer(&self, rank: u32, traced: u32) -> u32 {
+    pub(super) fn here(&self, rank: u32, traced: u32) -> u32 {
         if !self.by_arrival {
             return traced;
         }
@@ -49,7 +49,7 @@ impl Renamed {
     /// Notes that a rank received a message from `here` in place of one from `traced`. Whatever peer stood for `here` now stands for the
     /// former peer, so that the peers stay a permutation.
     pub(super) fn swap(&mut self, rank: u32, traced: u32, here: u32) {
-        let former = self.peer(rank, traced);
+        let former = self.here(rank, traced);
         if former == here {
             return;
         }
@@ -76,7 +76,7 @@ impl Interpreter<'_> {
             false => Accepted {
                 peer: match traced {
                     ANY => ANY,
-                    traced => self.renamed.peer(context, traced),
+                    traced => self.renamed.here(context, traced),
                 },
                 traced: NONE,
             },
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn peers_stay_a_permutation() {
         let mut renamed = Renamed::new(true);
-        let peers = |renamed: &Renamed| [1, 2, 3, 4].map(|peer| renamed.peer(0, peer));
+        let peers = |renamed: &Renamed| [1, 2, 3, 4].map(|peer| renamed.here(0, peer));
         renamed.swap(0, 1, 2);
         assert_eq!(peers(&renamed), [2, 1, 3, 4]);
         renamed.swap(0, 3, 1);
@@ -101,6 +101,6 @@ mod tests {
         renamed.swap(0, 2, 2);
         assert_eq!(peers(&renamed), [1, 2, 3, 4]);
         assert!(renamed.peers[&0].is_empty());
-        assert_eq!(renamed.peer(1, 3), 3);
+        assert_eq!(renamed.here(1, 3), 3);
     }
 }

@@ -90,7 +90,7 @@ impl<'a> Closure<'a> {
                     Action::Send { request, .. }
                     | Action::Receive { request, .. }
                     | Action::OneSided { request, .. } => live.extend(request),
-                    Action::Wait { requests }
+                    Action::Wait { requests, .. }
                     | Action::Free { requests }
                     | Action::Cancel { requests } => {
                         for request in requests {
