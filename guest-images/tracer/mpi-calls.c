@@ -132,6 +132,7 @@ static void greet(void) {
 void tracer_started(void) {
 #define HELPER_RESOLVE(name) real.name = real_function("PMPI_" #name);
     HELPERS(HELPER_RESOLVE)
+    DATATYPE_HELPERS(HELPER_RESOLVE)
 #undef HELPER_RESOLVE
     real.Comm_rank(MPI_COMM_WORLD, &world_rank);
     real.Comm_size(MPI_COMM_WORLD, &world_size);
@@ -395,12 +396,17 @@ void call_on(struct call *call, MPI_Comm handle) {
         call->record.flags |= NODESCOPE_FLAG_INTERCOMM;
 }
 
+/* MPI_LONG_DOUBLE with an index, or two of them. Predefined datatypes are one block. */
+enum { LARGEST_PREDEFINED = 32 };
+
 uint64_t type_bytes(struct call *call, uint64_t count, MPI_Datatype type) {
     MPI_Count size = 0;
     if (type == MPI_DATATYPE_NULL || real.Type_size_x(type, &size) != MPI_SUCCESS || size < 0)
         return 0;
     if (!call->record.element_size)
         call->record.element_size = size <= UINT32_MAX ? size : UINT32_MAX;
+    if (size > LARGEST_PREDEFINED && !call->record.element_blocks)
+        call->record.element_blocks = element_blocks(type);
     return count * size;
 }
 

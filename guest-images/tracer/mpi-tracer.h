@@ -12,6 +12,7 @@
  *     mpi-sites.c           where calls are made
  *     mpi-fortran.c         where calls are made in Fortran programs
  *     mpi-communicators.c   communicator ids, world ranks, neighbours
+ *     mpi-datatypes.c       in how many pieces data lies in memory
  *     mpi-objects.c         windows, files and matched messages
  *     mpi-requests.c        serial numbers of requests
  *     mpi-shared.c          files that several nodes open together
@@ -234,6 +235,11 @@ void call_transferred(struct call *, const MPI_Status *, uint64_t serial, int re
 void call_starts(struct call *, const MPI_Request *, enum request_kind);
 void call_prepares(struct call *, const MPI_Request *, enum request_kind);
 
+/* ---- datatypes ---- */
+
+/* Number of contiguous blocks of memory in an element of a datatype that the program made; 1 for elements that are contiguous; 0 if unknown. */
+uint64_t element_blocks(MPI_Datatype);
+
 /* ---- files that nodes share ---- */
 
 /* Before MPI_File_open, on every rank: ends a program that opens one file on several nodes where each node has files of its own. */
@@ -255,9 +261,17 @@ const char *module_announces(struct module *);
     X(Group_translate_ranks) X(Group_free) X(Group_size) X(Type_size_x) X(Get_elements_x) X(Test_cancelled)                    \
     X(Query_thread) X(Topo_test) X(Cartdim_get) X(Cart_shift) X(Graph_neighbors_count) X(Graph_neighbors)                      \
     X(Dist_graph_neighbors_count) X(Dist_graph_neighbors)
+#if defined(STANDARD_ABI)
+#define DATATYPE_HELPERS(X)
+#else
+#define DATATYPE_HELPERS(X)                                                                                                    \
+    X(Type_get_envelope) X(Type_get_contents) X(Type_get_extent_x) X(Type_free)                                                \
+    X(Type_create_keyval) X(Type_get_attr) X(Type_set_attr)
+#endif
 struct helpers {
 #define HELPER_FIELD(name) __typeof__(&PMPI_##name) name;
     HELPERS(HELPER_FIELD)
+    DATATYPE_HELPERS(HELPER_FIELD)
 #undef HELPER_FIELD
 };
 extern struct helpers real;

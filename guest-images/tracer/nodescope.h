@@ -222,7 +222,7 @@ struct nodescope_mpi_record {
     uint64_t object;      /* window or file that the call works on, of MPI_Init* the program (job-id.h); 0 none */
     uint64_t offset;      /* explicit offset in a file, displacement at the target of an RMA operation */
     uint64_t call_module; /* module of the call site; 0 the main program */
-    uint64_t reserved;
+    uint64_t element_blocks; /* contiguous blocks of memory in an element that the program made, 1: contiguous; 0: predefined, or unknown */
 };
 
 /* A section: this, then `count` elements, then zeros up to a multiple of 8. */

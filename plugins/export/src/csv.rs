@@ -12,7 +12,7 @@ use crate::survey::{CallSite, Survey};
 use crate::{Job, Summary};
 
 /// Names of the columns; `README.md` explains them.
-pub const COLUMNS: [&str; 47] = [
+pub const COLUMNS: [&str; 48] = [
     "event",
     "node",
     "node_name",
@@ -41,6 +41,7 @@ pub const COLUMNS: [&str; 47] = [
     "root",
     "reduction",
     "element_size",
+    "element_blocks",
     "send_bytes",
     "receive_bytes",
     "request",
@@ -159,7 +160,7 @@ fn mpi(line: &mut String, survey: &Survey, event: &Event, call: &MpiCall) -> fmt
     )?;
     write!(
         line,
-        ",{},{},{},{},{},{},{},{},{},{},{},{}",
+        ",{},{},{},{},{},{},{},{},{},{},{},{},{}",
         record.communicator,
         record.communicator_size,
         peer(record.destination),
@@ -169,6 +170,7 @@ fn mpi(line: &mut String, survey: &Survey, event: &Event, call: &MpiCall) -> fmt
         peer(record.root),
         reduction(record.reduction),
         record.element_size,
+        record.element_blocks,
         record.send_bytes,
         record.receive_bytes,
         record.request,

@@ -315,6 +315,9 @@ pub struct MpiRecord {
     pub communicator_size: u32,
     /// Bytes of one element of the datatype.
     pub element_size: u32,
+    /// Number of contiguous blocks of memory in an element of a datatype that the program made; 1 if elements are contiguous; 0 for a
+    /// predefined datatype, or if the number is unknown.
+    pub element_blocks: u64,
     /// A number whose meaning depends on the function; functions not in the table have none:
     ///
     /// | function | meaning |
@@ -415,6 +418,7 @@ impl MpiRecord {
             new_communicator: communicator::NONE,
             communicator_size: 0,
             element_size: 0,
+            element_blocks: 0,
             send_bytes_to: Vec::new(),
             receive_bytes_from: Vec::new(),
             requests: Vec::new(),
@@ -525,7 +529,12 @@ impl MpiRecord {
             out,
             &[self.communicator_size, self.element_size, 0, self.detail],
         );
-        for value in [self.object, self.offset, self.call_module, 0] {
+        for value in [
+            self.object,
+            self.offset,
+            self.call_module,
+            self.element_blocks,
+        ] {
             out.extend(value.to_le_bytes());
         }
         let mut sections = 0u32;
@@ -737,10 +746,7 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
     record.object = bytes.u64().ok_or_else(short)?;
     record.offset = bytes.u64().ok_or_else(short)?;
     record.call_module = bytes.u64().ok_or_else(short)?;
-    let reserved = bytes.u64().ok_or_else(short)?;
-    if reserved != 0 {
-        return Err(unknown("reserved", reserved as i64));
-    }
+    record.element_blocks = bytes.u64().ok_or_else(short)?;
     for _ in 0..sections {
         let kind = bytes.u32().ok_or_else(short)?;
         let count = bytes.u32().ok_or_else(short)? as usize;

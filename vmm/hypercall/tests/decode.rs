@@ -323,7 +323,7 @@ prop_compose! {
         lists in prop::array::uniform4(prop::collection::vec(any::<u64>(), 0..5)),
         completions in prop::collection::vec(completions(), 0..4),
         groups in prop::array::uniform4(prop::collection::vec(peers(), 0..6)),
-        (detail, object, offset, call_module, name, module_name) in (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), ".{0,9}", ".{0,9}"),
+        (detail, object, offset, call_module, element_blocks, name, module_name) in (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), ".{0,9}", ".{0,9}"),
     ) -> MpiRecord {
         let mut record = MpiRecord::new(Function::ALL[which], ThreadId { pid, tid }, rank, sequence);
         let [to, from, requests, prepared] = lists;
@@ -339,6 +339,7 @@ prop_compose! {
         record.completions = completions;
         [record.members, record.remote_members, record.destinations, record.sources] = groups;
         (record.detail, record.object, record.offset, record.call_module) = (detail, object, offset, call_module);
+        record.element_blocks = element_blocks;
         (record.name, record.module_name) = (name, module_name);
         record
     }

@@ -221,7 +221,7 @@ int main(void) {
     x.r = (struct nodescope_mpi_record){ .size = sizeof x, .function = NODESCOPE_MPI_Waitany, .flags = 5, .sequence = 3, .pid = 4,
         .tid = 5, .rank = 6, .result = -7, .communicator = 8, .call_site = 9, .destination = -2, .send_tag = 11, .source = -3,
         .receive_tag = -3, .root = -4, .reduction = 15, .send_bytes = 16, .receive_bytes = 17, .request = 18, .calls = 19,
-        .new_communicator = 20, .communicator_size = 21, .element_size = 22, .sections = 8, .detail = 28, .object = 29, .offset = 30, .call_module = 31 };
+        .new_communicator = 20, .communicator_size = 21, .element_size = 22, .sections = 8, .detail = 28, .object = 29, .offset = 30, .call_module = 31, .element_blocks = 32 };
     x.r.reduction = NODESCOPE_REDUCTION_USER;
     x.s = (struct nodescope_section){ NODESCOPE_SECTION_REQUESTS, 2 };
     x.serials[0] = 100; x.serials[1] = 0;
@@ -266,6 +266,7 @@ int main(void) {
     expected.new_communicator = 20;
     expected.communicator_size = 21;
     expected.element_size = 22;
+    expected.element_blocks = 32;
     expected.requests = vec![100, 0];
     expected.completions = vec![Completion {
         request: 23,

@@ -1,6 +1,7 @@
 //! Programs written by hand, for tests and for studies of programs that have not run.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 use nodescope_hypercall::Function;
 
@@ -18,7 +19,7 @@ pub struct ProgramBuilder {
     /// Nodes of the rank's outermost body and of the bodies of the open loops, innermost last.
     open: Vec<Vec<u32>>,
     burst: u64,
-    derived: bool,
+    block: Option<NonZeroU32>,
     used: Vec<u32>,
 }
 
@@ -38,9 +39,9 @@ impl ProgramBuilder {
         self
     }
 
-    /// Marks the next operation as one with a derived datatype.
-    pub fn derived(&mut self) -> &mut Self {
-        self.derived = true;
+    /// Sets the length in bytes of the contiguous blocks of which the next operation's data consists.
+    pub fn blocks(&mut self, bytes: u32) -> &mut Self {
+        self.block = NonZeroU32::new(bytes);
         self
     }
 
@@ -64,7 +65,7 @@ impl ProgramBuilder {
                 module: 0,
             },
             communicator,
-            derived: std::mem::take(&mut self.derived),
+            block: self.block.take(),
             more: false,
             action,
         };

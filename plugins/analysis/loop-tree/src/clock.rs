@@ -153,7 +153,7 @@ mod tests {
                         ..Site::default()
                     },
                     communicator: 0,
-                    derived: false,
+                    block: None,
                     more: false,
                     action: Action::Nothing,
                 },

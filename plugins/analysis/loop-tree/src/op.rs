@@ -1,5 +1,7 @@
 //! Operations of a rank, free of values that differ between iterations.
 
+use std::num::NonZeroU32;
+
 use nodescope_hypercall::Function;
 pub use nodescope_trace::Site;
 
@@ -300,9 +302,10 @@ pub struct Op {
     /// Number of the communicator on the rank: 0 is the world, 1 is self, the others follow in the order in which the rank first used
     /// them.
     pub communicator: u32,
-    /// True if the sent or received data has a datatype that the program made, as far as the trace shows: elements of more than 32 bytes,
-    /// which no predefined datatype has. Data of such types may have to be packed.
-    pub derived: bool,
+    /// Mean length in bytes of the contiguous blocks of which the sent or received data consists, if its datatype has several. Such data
+    /// may have to be packed. Where the trace does not tell, elements of more than 32 bytes, which no predefined datatype has, are taken as
+    /// blocks of 8.
+    pub block: Option<NonZeroU32>,
     /// True if the next operation belongs to the same call.
     pub more: bool,
     /// Effect of the operation.

@@ -1,5 +1,7 @@
 //! Folding a program loses nothing, and the trees hold what a trace says.
 
+use std::num::NonZeroU32;
+
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{
     Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
@@ -383,7 +385,7 @@ fn op() -> impl Strategy<Value = Op> {
             module: 0,
         },
         communicator: 0,
-        derived: site == 3,
+        block: NonZeroU32::new(if site == 3 { 8 } else { 0 }),
         more: false,
         action,
     })

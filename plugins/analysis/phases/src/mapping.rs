@@ -346,7 +346,7 @@ fn mark(number: u32, burst: Burst) -> Entry {
             function: Function::Barrier,
             site: Site::default(),
             communicator: 0,
-            derived: false,
+            block: None,
             more: false,
             action: Action::Mark(number),
         },

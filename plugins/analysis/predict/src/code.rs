@@ -1,5 +1,7 @@
 //! A program in the form that is interpreted: trees as linear code that ranks share, and operations of fixed size.
 
+use std::num::NonZeroU32;
+
 use std::collections::{BTreeMap, HashMap};
 
 use nodescope_loop_tree::{Action, CollectiveKind, Mode, Node, Op, PeerRef, Program, Source};
@@ -131,8 +133,8 @@ pub struct Code<'p> {
     /// One operation of each call site and function, for its name.
     pub(crate) call_sites: Vec<u32>,
     pub(crate) communicator_of: Vec<u32>,
-    /// True for each operation with a derived datatype.
-    pub(crate) derived: Vec<bool>,
+    /// By operation: length of the blocks of which its data consists, if it consists of several.
+    pub(crate) blocks: Vec<Option<NonZeroU32>>,
     pub(crate) send_receives: Vec<SendReceive>,
     pub(crate) collectives: Vec<CollectiveCode>,
     pub(crate) lists: Vec<u32>,
@@ -174,7 +176,7 @@ impl<'p> Code<'p> {
             site_of: Vec::with_capacity(program.ops.len()),
             call_sites: Vec::new(),
             communicator_of: program.ops.iter().map(|op| op.communicator).collect(),
-            derived: program.ops.iter().map(|op| op.derived).collect(),
+            blocks: program.ops.iter().map(|op| op.block).collect(),
             send_receives: Vec::new(),
             collectives: Vec::new(),
             lists: Vec::new(),

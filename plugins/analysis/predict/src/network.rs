@@ -86,9 +86,9 @@ pub struct Channel {
     /// Receive overhead of messages that come while the receiver processes another message; `None` for the larger of the two overheads
     /// above.
     pub queued_overhead: Option<Table>,
-    /// Time of the sender to pack data of a derived datatype, by size.
+    /// Time of the sender to pack columns of doubles, by size.
     pub pack_overhead: Table,
-    /// Time of the receiver to unpack data of a derived datatype, by size.
+    /// Time of the receiver to unpack columns of doubles, by size.
     pub unpack_overhead: Table,
     /// Frames into which messages are divided on the wire; `None` if each message is one piece.
     pub frames: Option<Frames>,

@@ -181,11 +181,11 @@ fn derived_datatypes_are_packed_and_unpacked() {
     let ends = |packs: bool, unpacks: bool| {
         let mut builder = ProgramBuilder::new();
         if packs {
-            builder.derived();
+            builder.blocks(8);
         }
         builder.send(rank(1), 0, 1000).ranks(1);
         if unpacks {
-            builder.derived();
+            builder.blocks(8);
         }
         builder.receive(rank(0), 0, 1000).ranks(1);
         ends(&builder.finish(), &cluster)
@@ -194,6 +194,22 @@ fn derived_datatypes_are_packed_and_unpacked() {
     assert_eq!(ends(true, false), [3 * US, 13 * US]);
     assert_eq!(ends(false, true), [US, 14 * US]);
     assert_eq!(ends(true, true), [3 * US, 16 * US]);
+}
+
+#[test]
+fn longer_blocks_cost_less_to_pack() {
+    let mut cluster = cluster();
+    cluster.network.pack_overhead = Table {
+        points: vec![(0, 0), (1000, 5 * US)],
+    };
+    let end = |block: u32| {
+        let mut builder = ProgramBuilder::new();
+        builder.blocks(block).send(rank(1), 0, 1000).ranks(1);
+        builder.receive(rank(0), 0, 1000).ranks(1);
+        ends(&builder.finish(), &cluster)[0]
+    };
+    // Blocks of 16 bytes are half as many, and those of 40 a fifth.
+    assert_eq!([0, 8, 16, 40].map(end), [US, 6 * US, 7 * US / 2, 2 * US]);
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn entry(time: u64, site: u64, function: Function, action: Action) -> Entry {
                 module: 0,
             },
             communicator: 0,
-            derived: false,
+            block: None,
             more: false,
             action,
         },

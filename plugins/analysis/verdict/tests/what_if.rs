@@ -32,7 +32,7 @@ fn allreduce(time: u64, site: u64) -> Entry {
                 module: 0,
             },
             communicator: 0,
-            derived: false,
+            block: None,
             more: false,
             action,
         },

@@ -14,6 +14,7 @@ pub(super) struct Prepared {
     what: Preparation,
     communicator: u64,
     element_size: u32,
+    element_blocks: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -303,6 +304,7 @@ fn prepare(state: &mut RankState, record: &MpiRecord, what: Preparation) {
             what,
             communicator,
             element_size: record.element_size,
+            element_blocks: record.element_blocks,
         },
     );
     state.push(record, Action::Nothing, None);
@@ -323,6 +325,7 @@ fn start_prepared(state: &mut RankState, record: &MpiRecord) {
         let mut record = record.clone();
         record.communicator = prepared.communicator;
         record.element_size = prepared.element_size;
+        record.element_blocks = prepared.element_blocks;
         any = true;
         match prepared.what {
             Preparation::Message(action) => start(state, &record, serial, |slot| match action {

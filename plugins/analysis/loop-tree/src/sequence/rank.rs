@@ -1,6 +1,7 @@
 //! State of a rank, to which its calls are added in order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroU32;
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Flavour, Function, MpiRecord, ThreadId};
@@ -15,6 +16,9 @@ use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
 
 /// Bytes of the largest predefined datatype, `MPI_C_LONG_DOUBLE_COMPLEX`.
 const LARGEST_PREDEFINED: u32 = 32;
+
+/// Bytes of a block where the trace does not tell: a double, as in a column of a matrix.
+const USUAL_BLOCK: u64 = 8;
 
 /// A request that has begun and not completed.
 #[derive(Clone, Copy, Debug)]
@@ -338,7 +342,7 @@ impl RankState {
                 function: record.function,
                 site: Site::of(record),
                 communicator,
-                derived: record.element_size > LARGEST_PREDEFINED,
+                block: block(record),
                 more: false,
                 action,
             },
@@ -448,4 +452,15 @@ impl RankState {
     pub fn push_collective(&mut self, record: &MpiRecord, collective: Collective) {
         self.push(record, Action::Collective(Box::new(collective)), None);
     }
+}
+
+/// Returns the bytes of a contiguous block of a call's data in memory, where the data consists of several.
+fn block(record: &MpiRecord) -> Option<NonZeroU32> {
+    let scattered = record.element_size > LARGEST_PREDEFINED;
+    let bytes = match record.element_blocks {
+        1 => return None,
+        0 => u64::from(scattered) * USUAL_BLOCK,
+        blocks => (u64::from(record.element_size) / blocks).max(1),
+    };
+    NonZeroU32::new(bytes as u32)
 }

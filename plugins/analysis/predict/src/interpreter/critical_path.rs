@@ -239,10 +239,7 @@ impl Interpreter<'_> {
     fn parts_of(&self, part: &Part, sender: u32, channel: &Channel) -> Costs {
         let bytes = part.bytes;
         let before = || {
-            let pack = match self.derived(sender) {
-                true => channel.pack_overhead.at(bytes),
-                false => 0,
-            };
+            let pack = self.packing(sender, bytes, &channel.pack_overhead);
             match channel.model {
                 Model::LogGp => channel.send_overhead.at(bytes) + pack,
                 Model::Post => pack,

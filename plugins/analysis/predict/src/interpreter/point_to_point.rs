@@ -14,7 +14,7 @@ use super::{
     CONTROL_ARRIVES, Cause, Context, Interpreter, PERMISSION_ARRIVES, Phase, Request, Target,
 };
 use crate::code::{ANY, NONE};
-use crate::network::{Model, ReceiveCost};
+use crate::network::{Model, ReceiveCost, Table};
 use crate::result::{Problem, WaitKind};
 
 impl Interpreter<'_> {
@@ -34,12 +34,13 @@ impl Interpreter<'_> {
             .unwrap_or(NONE / 2)
     }
 
-    /// Returns whether an operation is with a derived datatype.
-    pub(super) fn derived(&self, op: u32) -> bool {
-        self.code
-            .derived
-            .get(op as usize)
-            .is_some_and(|&derived| derived)
+    /// Returns what it costs to pack or unpack `bytes` of an operation's data. `columns` has the costs of columns of doubles: of blocks of 8
+    /// bytes. Longer blocks are copied as fast as data in one piece, so that the number of blocks counts.
+    pub(super) fn packing(&self, op: u32, bytes: u64, columns: &Table) -> u64 {
+        match self.code.blocks.get(op as usize) {
+            Some(Some(block)) => columns.at(bytes.saturating_mul(8) / u64::from(block.get())),
+            _ => 0,
+        }
     }
 
     pub(super) fn source(&self, context: u32, from: Option<PeerRef>) -> u32 {
@@ -115,9 +116,7 @@ impl Interpreter<'_> {
             Model::LogGp => channel.send_overhead.at(bytes),
             Model::Post => 0,
         };
-        if self.derived(op) {
-            busy += channel.pack_overhead.at(bytes);
-        }
+        busy += self.packing(op, bytes, &channel.pack_overhead);
         let ready = start + busy;
         self.contexts[context as usize].clock = ready;
         let mut message = Message {
@@ -353,9 +352,7 @@ impl Interpreter<'_> {
         if arrival <= posted.time {
             cost = cost.and(channel.copy(bytes));
         }
-        if self.derived(posted.op) {
-            cost = cost.and(channel.unpack_overhead.at(bytes));
-        }
+        cost = cost.and(self.packing(posted.op, bytes, &channel.unpack_overhead));
         if matches!(posted.target, Target::Request { .. }) {
             let begins = arrival.saturating_sub(channel.wire(bytes));
             self.progresses(to, begins.max(posted.time), arrival);
@@ -507,9 +504,7 @@ impl Interpreter<'_> {
             self.progresses(to, arrival.saturating_sub(channel.wire(bytes)), arrival);
         }
         let mut cost = channel.receive(bytes);
-        if self.derived(posted.op) {
-            cost = cost.and(channel.unpack_overhead.at(bytes));
-        }
+        cost = cost.and(self.packing(posted.op, bytes, &channel.unpack_overhead));
         let sender = Cause {
             origin,
             way,
