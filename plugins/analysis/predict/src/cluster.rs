@@ -105,6 +105,16 @@ pub struct Uncertainty {
     pub computation: f64,
 }
 
+/// Interruptions of computation by the operating system, on each core at moments of its own (Hoefler, Schneider and Lumsdaine,
+/// "Characterizing the influence of system noise on large-scale applications by simulation", 2010).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Noise {
+    /// Time from the beginning of an interruption to that of the next one, picoseconds.
+    pub interval: u64,
+    /// Duration of an interruption, picoseconds: less than `interval`.
+    pub time: u64,
+}
+
 /// Cluster on which a program is predicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cluster {
@@ -123,6 +133,10 @@ pub struct Cluster {
     pub placement: Placement,
     /// Scaling of bursts.
     pub speed: Speed,
+    /// Speeds of those nodes that differ, in millionths of the others' speed, by node.
+    pub node_speeds: BTreeMap<u32, u32>,
+    /// Interruptions of computation by the system; `None` without any.
+    pub noise: Option<Noise>,
     /// Channel between nodes.
     pub network: Channel,
     /// Channel within a node.
@@ -133,6 +147,8 @@ pub struct Cluster {
     pub hop_latency: u64,
     /// Picoseconds per byte on the topology's links; `None` if these links are as fast as the nodes' own.
     pub link_per_byte: Option<f64>,
+    /// True if messages within a node follow one another through the node's memory.
+    pub memory_contention: bool,
     /// True if messages wait for links that others use.
     pub contention: bool,
     /// Rule by which messages share links; only used with contention.
@@ -242,11 +258,14 @@ impl Cluster {
             threads_per_rank: None,
             placement: Placement::Block,
             speed: Speed::Factor(1.0),
+            node_speeds: BTreeMap::new(),
+            noise: None,
             memory: network.clone(),
             network,
             topology: Topology::Crossbar,
             hop_latency: 0,
             link_per_byte: None,
+            memory_contention: false,
             contention: false,
             sharing: Sharing::Queue,
             connection_buffer: 0,
@@ -272,6 +291,7 @@ impl Cluster {
             topology: Topology::Crossbar,
             hop_latency: 0,
             link_per_byte: None,
+            memory_contention: false,
             contention: false,
             sharing: Sharing::Queue,
             connection_buffer: 0,

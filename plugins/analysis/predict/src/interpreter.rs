@@ -223,6 +223,7 @@ impl<'a> Interpreter<'a> {
             || code.one_sided
             || receives_unexpected
             || openings.take_time()
+            || cluster.memory_contention
             || (!asynchronous && code.overlaps);
         let contexts = (code.ranks.iter().zip(0..))
             .map(|(rank, number)| Context {

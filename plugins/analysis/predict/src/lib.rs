@@ -51,7 +51,7 @@ mod series_text;
 mod text;
 
 pub use cluster::{
-    Cluster, ClusterFile, FitError, Placement, Preset, Progress, Sharing, Speed, Uncertainty,
+    Cluster, ClusterFile, FitError, Noise, Placement, Preset, Progress, Sharing, Speed, Uncertainty,
 };
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};

@@ -9,7 +9,7 @@ use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Time};
 use nodescope_config::reader::{Item, Section};
 use nodescope_loop_tree::CollectiveKind;
 
-use super::{Cluster, Placement, Preset, Progress, Sharing, Speed};
+use super::{Cluster, Noise, Placement, Preset, Progress, Sharing, Speed};
 use crate::collective::{Algorithm, Library, Selected};
 use crate::network::{Channel, Frames, Model, Table, per_byte};
 use crate::topology::{DIMENSIONS, Topology};
@@ -119,6 +119,9 @@ fn cluster(file: &Path, root: &Section<'_>) -> Cluster {
             ..cluster.network.clone()
         };
     }
+    if let Some(item) = memory.item("contention") {
+        cluster.memory_contention = item.boolean().unwrap_or(false);
+    }
     memory.finish();
     let section = root.section("collectives");
     collectives(&section, &mut cluster);
@@ -171,6 +174,8 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
         }
     }
     cluster.uncertainty.computation = uncertainty(section);
+    node_speeds(section, cluster);
+    noise(section, cluster);
     let speed = section.item("speed");
     let cpi = section.item("cpi");
     let frequency = section.item("frequency");
@@ -264,6 +269,53 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
     }
     if let (Some(item), Err(error)) = (sharing, cluster.can_share()) {
         item.add_problem(format!("does not go with the other values: {error}"));
+    }
+}
+
+/// Reads the speeds of single nodes.
+fn node_speeds(section: &Section<'_>, cluster: &mut Cluster) {
+    let Some(item) = section.item("speeds") else {
+        return;
+    };
+    for entry in item.list("[{ node = 3, speed = 0.8 }]") {
+        if !entry.is_table() {
+            entry.add_problem("is no node's speed; write { node = 3, speed = 0.8 }");
+            continue;
+        }
+        let point = entry.section();
+        let node = point.require("node", "3");
+        let speed = point.require("speed", "0.8");
+        let node = node.and_then(|item| item.count(0..=MOST_NODES - 1));
+        let speed = speed.and_then(|item| item.millionths(1..=1_000_000_000));
+        if let (Some(node), Some(speed)) = (node, speed)
+            && cluster.node_speeds.insert(node, speed as u32).is_some()
+        {
+            entry.add_problem("is of a node that has a speed already; leave out one of them");
+        }
+        point.finish();
+    }
+}
+
+/// Reads the interruptions of computation.
+fn noise(section: &Section<'_>, cluster: &mut Cluster) {
+    let interval = section.item("noise_interval");
+    let lasts = section.item("noise_time");
+    match (&interval, &lasts) {
+        (Some(interval), Some(lasts)) => {
+            if let (Some(every), Some(for_)) = (time(interval), time(lasts)) {
+                if for_ >= every {
+                    lasts.add_problem("is no less than noise_interval; nothing would be computed");
+                } else if for_ > 0 {
+                    cluster.noise = Some(Noise {
+                        interval: every,
+                        time: for_,
+                    });
+                }
+            }
+        }
+        (None, None) => {}
+        (Some(item), None) => item.add_problem("needs noise_time; write e.g. \"5 us\""),
+        (None, Some(item)) => item.add_problem("needs noise_interval; write e.g. \"1 ms\""),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Computation: the values of bursts, and the share of the processor that a progress thread takes.
 
 use super::{Interpreter, Options, Phase};
-use crate::cluster::LONGEST;
+use crate::cluster::{LONGEST, Noise};
 use crate::code::NONE;
 
 /// Times at which a rank's progress thread moves data, and the rank's current burst.
@@ -73,6 +73,16 @@ fn paced(time: u64, part: u32) -> u64 {
     u64::try_from(millionths / 1_000_000).map_or(LONGEST, |time| time.min(LONGEST))
 }
 
+/// Returns the time that `work` takes on a rank's core from `begin` on, picoseconds.
+fn interrupted(noise: Noise, rank: u32, begin: u64, work: u64) -> u64 {
+    let Noise { interval, time } = noise;
+    let since = (begin + interval - mixed(u64::from(rank)) % interval) % interval;
+    // The next interruption begins so much later. One that is under way does not count.
+    let first = (interval - since) % interval;
+    let times = work.saturating_sub(first).div_ceil(interval - time);
+    work.saturating_add(times.saturating_mul(time)).min(LONGEST)
+}
+
 impl Interpreter<'_> {
     /// Returns the next value of a column, scaled to the target's speed, picoseconds.
     pub(super) fn burst(&mut self, context: u32, column: u32) -> u64 {
@@ -99,9 +109,29 @@ impl Interpreter<'_> {
         let time = bursts.times[at as usize];
         let instructions = bursts.instructions.get(at as usize).copied().unwrap_or(0);
         let time = self.cluster.speed.scale(time, instructions);
-        match self.options.pace.get(context as usize) {
+        let time = match self.options.pace.get(context as usize) {
             None => time,
             Some(&part) => paced(time, part),
+        };
+        let time = match self.cluster.node_speeds.is_empty() {
+            true => time,
+            false => self.on_node(context, time),
+        };
+        match self.cluster.noise {
+            None => time,
+            Some(noise) => interrupted(noise, context, self.contexts[context as usize].clock, time),
+        }
+    }
+
+    /// Returns the time that a burst takes on its rank's node.
+    fn on_node(&self, rank: u32, time: u64) -> u64 {
+        let node = self.node_of[rank as usize];
+        match self.cluster.node_speeds.get(&node) {
+            None => time,
+            Some(&speed) => {
+                let time = u128::from(time) * 1_000_000 / u128::from(speed.max(1));
+                u64::try_from(time).map_or(LONGEST, |time| time.min(LONGEST))
+            }
         }
     }
 
@@ -138,6 +168,30 @@ impl Interpreter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interruptions_lengthen_work_by_their_share() {
+        let noise = Noise {
+            interval: 1000,
+            time: 100,
+        };
+        let phase = mixed(7) % 1000;
+        // Work that begins with an interruption, ends before the next one, just reaches it, and goes beyond.
+        let times = [900, 901, 1800, 1801].map(|work| interrupted(noise, 7, phase + 5000, work));
+        assert_eq!(times, [1000, 1101, 2000, 2101]);
+        assert_eq!(interrupted(noise, 7, phase + 5400, 600), 600);
+        assert_eq!(interrupted(noise, 7, phase + 5400, 601), 701);
+        assert_eq!(interrupted(noise, 7, phase, 0), 0);
+        // Independently, interruption by interruption.
+        for (begin, work) in [(3, 12_345), (777, 5), (950, 51), (0, 899)] {
+            let (mut end, mut next) = (begin + work, phase);
+            while next < end {
+                end += if next >= begin { 100 } else { 0 };
+                next += 1000;
+            }
+            assert_eq!(interrupted(noise, 7, begin, work), end - begin);
+        }
+    }
 
     #[test]
     fn bursts_are_slower_while_the_progress_thread_works() {

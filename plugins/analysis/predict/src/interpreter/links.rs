@@ -24,6 +24,8 @@ pub(super) struct Links {
     /// Each link of the topology; without contention each rank's own port.
     by_number: Vec<Link>,
     route: Vec<u32>,
+    /// By node: time from which its memory is free for further messages within the node; empty where they do not wait for each other.
+    memories: Vec<u64>,
     /// State of links that messages share with fair rates; `None` where messages or frames reserve the links.
     fluid: Option<Fluid>,
     /// Frames on their way to each node, by node; empty unless messages share the link to a node frame by frame.
@@ -119,6 +121,14 @@ impl Links {
             nodes,
             by_number: vec![Link::default(); links],
             route: Vec::new(),
+            memories: vec![
+                0;
+                if cluster.memory_contention {
+                    used as usize
+                } else {
+                    0
+                }
+            ],
             fluid: shared.then(|| Fluid::new(links)),
             arriving: vec![Coming::default(); if frames { nodes as usize } else { 0 }],
         }
@@ -222,7 +232,16 @@ impl Interpreter<'_> {
         let extra = channel.beyond_wire(bytes);
         let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
         if a == b {
-            return (time + wire, time + wire + extra);
+            let begin = match self.links.memories.get_mut(a as usize) {
+                None => time,
+                Some(free) => {
+                    let begin = time.max(*free);
+                    *free = begin.saturating_add(wire);
+                    begin
+                }
+            };
+            self.exceeds_limit(begin);
+            return (begin + wire, begin + wire + extra);
         }
         let occupied = wire.max(channel.gap);
         let cluster = self.cluster;
