@@ -3,7 +3,7 @@
 /// The first eight bytes of a trace.
 pub const MAGIC: [u8; 8] = *b"NSTRACE\n";
 /// The version of the file format that this crate writes and reads.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The greatest length of a header, in bytes.
 pub const HEADER_LIMIT: u32 = 16 << 20;
 /// The greatest length of a chunk, compressed or not, in bytes: a reader allocates no more, whatever a file states. A few

@@ -221,7 +221,7 @@ fn messages_name_file_version_and_offset() {
     other[8] = 9;
     assert_eq!(
         message(&other),
-        "the trace FILE has format version 9; this program reads version 3"
+        "the trace FILE has format version 9; this program reads version 4"
     );
     let first = 20 + u32::from_le_bytes([good[12], good[13], good[14], good[15]]) as usize;
     assert_eq!(

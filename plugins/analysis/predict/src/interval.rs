@@ -27,6 +27,8 @@ pub enum Source {
     Computation,
     /// The order in which receives from any source take messages.
     Matching,
+    /// The extrapolation to a number of ranks that was not traced.
+    Extrapolation,
 }
 
 impl Source {
@@ -37,6 +39,7 @@ impl Source {
             Source::Messages => "costs of messages",
             Source::Computation => "speed of computation",
             Source::Matching => "order of messages from any source",
+            Source::Extrapolation => "extrapolation to other numbers of ranks",
         }
     }
 }
@@ -232,19 +235,53 @@ fn interval(
             above: distance,
         });
     }
-    parts.retain(|part| part.below > 0 || part.above > 0);
-    let sum = |of: fn(&Part) -> u64| {
-        let squares = parts.iter().map(|part| (of(part) as f64).powi(2));
-        squares.sum::<f64>().sqrt().round() as u64
-    };
-    Interval {
-        low: predicted.saturating_sub(sum(|part| part.below)),
+    let mut interval = Interval {
+        low: predicted,
         median,
-        high: predicted.saturating_add(sum(|part| part.above)),
+        high: predicted,
         replicas: replicas.len() as u32,
         seed: request.seed,
         stagger: request.stagger,
         parts,
+    };
+    interval.add_up(predicted);
+    interval
+}
+
+impl Interval {
+    /// Returns an interval around a time for which nothing varies.
+    fn at(time: u64, request: &Request) -> Interval {
+        interval(time, Vec::new(), std::iter::empty(), request)
+    }
+
+    /// Adds the uncertainty of an extrapolation, as a relative standard deviation of the time that it gave.
+    pub(crate) fn extrapolated(
+        known: Option<Interval>,
+        time: u64,
+        deviation: f64,
+        request: &Request,
+    ) -> Interval {
+        let mut interval = known.unwrap_or_else(|| Interval::at(time, request));
+        let distance = (WIDE * deviation * time as f64).round() as u64;
+        interval.parts.push(Part {
+            source: Source::Extrapolation,
+            below: distance.min(time),
+            above: distance,
+        });
+        interval.add_up(time);
+        interval
+    }
+
+    /// Sets the ends around a predicted time from the parts.
+    fn add_up(&mut self, predicted: u64) {
+        self.parts.retain(|part| part.below > 0 || part.above > 0);
+        let sum = |of: fn(&Part) -> u64| {
+            let squares = self.parts.iter().map(|part| (of(part) as f64).powi(2));
+            squares.sum::<f64>().sqrt().round() as u64
+        };
+        let (below, above) = (sum(|part| part.below), sum(|part| part.above));
+        self.low = predicted.saturating_sub(below);
+        self.high = predicted.saturating_add(above);
     }
 }
 

@@ -19,6 +19,7 @@ mod structure;
 use serde::Serialize;
 
 use crate::cluster::Cluster;
+use crate::interval::Interval;
 use crate::predict::{Prediction, Request, predict};
 use crate::series::{Point, Series, in_parallel};
 use crate::sweep::{Scale, Value};
@@ -259,6 +260,22 @@ pub fn scale(
             None
         }
     };
+    let (fits, fit_error) = named(&extrapolation, largest, last);
+    for (&(size, _), prediction) in sizes.iter().zip(&mut predictions) {
+        if let Ok(prediction) = prediction
+            && request.request.replicas > 0
+            && !traced.contains(&size)
+        {
+            let deviation = deviation(size, &traced, held_out.as_ref(), fit_error);
+            let time = prediction.outcome.time;
+            prediction.interval = Some(Interval::extrapolated(
+                prediction.interval.take(),
+                time,
+                deviation,
+                &request.request,
+            ));
+        }
+    }
     let points: Vec<Point> = (sizes.iter().zip(&predictions))
         .map(|(&(size, _), prediction)| {
             let value = Value {
@@ -268,7 +285,6 @@ pub fn scale(
             Point::new(value, prediction)
         })
         .collect();
-    let (fits, fit_error) = named(&extrapolation, largest, last);
     let scaling = kind(&extrapolation.work());
     let efficiency = efficiencies(&points, scaling);
     let scaled = Scaled {
@@ -292,6 +308,18 @@ pub fn scale(
     };
     let prediction = predictions.pop().and_then(Result::ok);
     Ok((scaled, prediction))
+}
+
+/// Returns the relative standard deviation of the time at a size that was not traced. The held-out size shows by how much an extrapolation
+/// errs over one step between traced sizes; over several steps the error adds up. The fits' own errors come on top.
+fn deviation(size: u32, traced: &[u32], held_out: Option<&HeldOut>, fit_error: f64) -> f64 {
+    let [.., before, largest] = *traced else {
+        return fit_error;
+    };
+    let octaves = |from: u32, to: u32| (f64::from(to) / f64::from(from)).log2();
+    let steps = (octaves(largest, size) / octaves(before, largest)).max(1.0);
+    let known = held_out.map_or(0.0, |held_out| held_out.error);
+    known.hypot(fit_error) * steps
 }
 
 /// Predicts the largest traced size from the smaller ones. If these are only two, the forms of all fits stay and only their

@@ -354,6 +354,19 @@ fn what_no_law_describes_has_a_large_error() {
     };
     let (scaled, _) = scale(&programs, &cluster(), &request).unwrap();
     assert!(scaled.fit_error > 0.1, "{}", scaled.fit_error);
-    assert!(scaled.held_out.unwrap().error.abs() > 0.1);
+    let held = scaled.held_out.unwrap();
+    assert!(held.error.abs() > 0.1);
     assert_eq!(scaled.scaling, Scaling::Weak);
+    // 64 ranks are two steps beyond the largest traced size, of which the held-out size shows one.
+    let result = scaled.series.points.last().unwrap().result.unwrap();
+    let (low, high) = result.interval.unwrap();
+    let wide = 1.96 * 2.0 * held.error.hypot(scaled.fit_error) * result.time as f64;
+    assert!((high - result.time) as f64 >= 0.999 * wide);
+    assert_eq!(low, result.time.saturating_sub(high - result.time));
+    // Sizes that were traced are not extrapolated.
+    assert!(
+        scaled.series.points[..3]
+            .iter()
+            .all(|point| point.result.unwrap().interval.is_none())
+    );
 }
