@@ -103,12 +103,12 @@ fn row(line: &mut String, survey: &Survey, event: &Event, location: Option<usize
                 ",{pid},{tid},{vcpu},unfinished,{},{time},,,{instructions}",
                 call.function
             )?;
-            line.push_str(&",".repeat(33));
+            line.push_str(&",".repeat(34));
         }
         Body::Process(hello) => {
             write!(line, ",{},,{}", hello.pid, event.stamp.vcpu)?;
             write!(line, ",process,,{0},{0},,,", event.stamp.time)?;
-            line.push_str(&",".repeat(32));
+            line.push_str(&",".repeat(33));
             let flavour = format!("{:?}", hello.flavour);
             let what = format!(
                 "{} of {} ranks on {} under {flavour}",
@@ -127,7 +127,7 @@ fn row(line: &mut String, survey: &Survey, event: &Event, location: Option<usize
             };
             write!(line, ",,,{},{kind},", event.stamp.vcpu)?;
             write!(line, ",{0},{0},,,", event.stamp.time)?;
-            line.push_str(&",".repeat(32));
+            line.push_str(&",".repeat(33));
             text(line, &what)?;
         }
     }
