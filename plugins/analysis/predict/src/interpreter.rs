@@ -30,6 +30,7 @@ mod timeline;
 mod unexpected;
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use crate::cluster::{Cluster, FitError, LONGEST, Progress};
 use crate::code::{Code, Instruction, NONE, Operation};
@@ -729,8 +730,12 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Returns the channel of a message that an operation sends.
+    /// Returns the channel of a message that an operation sends. What a rank sends to itself costs nothing.
     fn channel(&self, from: u32, to: u32, op: u32) -> &'a Channel {
+        static OWN: LazyLock<Channel> = LazyLock::new(Channel::ideal);
+        if from == to {
+            return &OWN;
+        }
         let within = self.node_of[from as usize] == self.node_of[to as usize];
         let options = self.options;
         if let Some(&other) = options.channel_of.get(op as usize)

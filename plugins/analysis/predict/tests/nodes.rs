@@ -105,3 +105,14 @@ fn the_file_says_what_is_wrong() {
         assert!(error.contains(wrong), "{error}");
     }
 }
+
+#[test]
+fn what_a_rank_sends_to_itself_costs_nothing() {
+    let mut builder = ProgramBuilder::new();
+    builder.ireceive(PeerRef::Relative(0), 0, 100_000, 0);
+    builder.isend(PeerRef::Relative(0), 0, 100_000, 1);
+    builder.wait(&[0, 1]);
+    builder.put(PeerRef::Relative(0), 100_000, 0);
+    builder.wait(&[0]).ranks(2);
+    assert_eq!(ends(&mut builder, &cluster()), [0, 0]);
+}
