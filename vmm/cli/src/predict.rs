@@ -35,11 +35,15 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     if args.ideal_network {
         cluster = cluster.ideal_network();
     }
+    let alone = !args.ranks.is_empty() && args.from.is_some();
+    if alone {
+        cluster = cluster.with_open_connections();
+    }
     let options = |program: Option<usize>| SequenceOptions {
         program,
         marks: args.from.into_iter().chain(args.to).collect(),
         // With more ranks, a section is extrapolated as if the program consisted of the section alone.
-        section: !args.ranks.is_empty() && args.from.is_some(),
+        section: alone,
     };
     let numbers: Vec<Option<usize>> = match args.program.as_slice() {
         [] => vec![None],

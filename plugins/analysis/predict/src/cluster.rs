@@ -305,6 +305,15 @@ impl Cluster {
         }
     }
 
+    /// Returns the cluster with connections that are open from the beginning, for parts of programs.
+    pub fn with_open_connections(&self) -> Cluster {
+        Cluster {
+            connection_poll: 0,
+            connection_setup: 0,
+            ..self.clone()
+        }
+    }
+
     /// Returns the cluster with one algorithm for a kind of collective, whatever the size.
     pub fn with_algorithm(mut self, kind: CollectiveKind, selected: Selected) -> Cluster {
         self.collectives.fixed.insert(kind, selected);

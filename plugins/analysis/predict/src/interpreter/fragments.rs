@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use super::critical_path::{Origin, Way};
+use super::opening::Openings;
 use super::{Cause, Interpreter, Options, Target};
 use crate::cluster::Cluster;
 use crate::code::Code;
@@ -191,6 +192,8 @@ pub(crate) fn interpret_from(
         ..Options::default()
     };
     let mut interpreter = Interpreter::new(code, cluster, &options, nodes.to_vec());
+    // What comes before has opened the connections.
+    interpreter.openings = Openings::default();
     for (context, &clock) in interpreter.contexts.iter_mut().zip(clocks) {
         context.clock = clock;
     }
