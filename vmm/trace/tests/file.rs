@@ -345,7 +345,7 @@ fn merged_streams_are_ordered_by_time_node_and_number() {
 
 /// Pins the encoding that FORMAT.md describes, byte by byte: a change of the encoding must raise the version.
 #[test]
-fn the_encoding_is_that_of_version_3() {
+fn the_encoding_is_that_of_version_4() {
     let mut record = MpiRecord::new(
         Function::Send,
         ThreadId { pid: 300, tid: 2 },
@@ -355,6 +355,7 @@ fn the_encoding_is_that_of_version_3() {
     (record.result, record.communicator, record.destination) = (-1, 1, Peer::Rank(0));
     (record.send_tag, record.send_bytes, record.element_size) = (Tag::Value(5), 128, 8);
     record.reduction = Reduction::User;
+    record.element_blocks = 6;
     (record.detail, record.sources, record.name) = (3, vec![Peer::Null], "a.b".into());
     record.completions.push(Completion {
         index: 3,
@@ -413,7 +414,7 @@ fn the_encoding_is_that_of_version_3() {
         &[1, 2, 10, 4, 1, 0],                  // node, sequence, stamp, MPI call
         &[10, 0, 7, 0xac, 2, 2, 4, 1, 1, 1], // Send, flags, sequence, thread, rank, result, communicator
         &[0, 4, 0, 2, 5, 0, 0, 0, 15], // call site, destination, tag, source, tag, root, reduction
-        &[0x80, 1, 0, 0, 1, 0, 0, 8],  // bytes, request, calls, new communicator, sizes
+        &[0x80, 1, 0, 0, 1, 0, 0, 8, 6], // bytes, request, calls, new communicator, sizes, blocks
         &[3, 0, 0, 0],                 // detail, object, offset, module
         &[0, 0, 0, 0, 1, 0, 0, 3, 0, 0, 1, 0], // lists, one completion, members
         &[0, 0, 1, 1, 3, b'a', b'.', b'b', 0], // remote members, destinations, sources, name, module's name
@@ -422,7 +423,7 @@ fn the_encoding_is_that_of_version_3() {
         &[1, 3, 11, 4, 1, 1, 70, 4, 1, 3, 4, 8, 10, 4, 1, 0],
         &[1, 3, 11, 4, 1, 1, 70, 4, 1, 3, 4, 8, 10, 4, 1, 1],
         &[
-            70, 0, 8, 3, 4, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
+            70, 0, 8, 3, 4, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
         ],
         &[0; 11],
     ];
