@@ -157,11 +157,14 @@ impl ClusterFile {
                 );
             }
             if let Some(opening) = opening(path) {
+                let looks = match opening.poll {
+                    0 => "whenever it is in MPI".to_owned(),
+                    poll => format!("every {}", time(poll)),
+                };
                 let _ = writeln!(
                     out,
-                    "  first use        a step takes {}; a rank without a connection looks every {}",
-                    time(opening.setup),
-                    time(opening.poll)
+                    "  first use        a step takes {}; a rank without a connection looks {looks}",
+                    time(opening.setup)
                 );
             }
             let _ = writeln!(out, "  costs, one way   {}", residuals(&fit.residuals));
