@@ -1,6 +1,6 @@
 //! Traces of messages that meet others, made from known costs. The fit must return these costs.
 
-use nodescope_calibrate::exchanges::Collector;
+use nodescope_calibrate::exchanges::{Collector, Opening};
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag, ThreadId};
 use nodescope_predict::{Channel, Frames, Model, Table};
@@ -184,6 +184,50 @@ fn a_trace_gives_back_what_messages_cost_that_meet_others() {
         near(unpack.at(bytes), 3 * US, "unpack");
     }
     near(fitted.receive(1024).queued, 3 * US, "queued");
+}
+
+/// Returns what the first use of connections costs in a trace whose first exchanges take `first`, and whose sends take `opens` where they open a
+/// connection, and 50 us otherwise.
+fn opening(first: u64, opens: u64) -> Option<Opening> {
+    let mut traced = traced();
+    for rank in 0..RANKS {
+        let begin = traced.clock;
+        let mut new = record(Function::Sendrecv, rank, 1);
+        (new.destination, new.send_tag) = (Peer::Rank(rank ^ 1), Tag::Value(7));
+        traced.call(rank, begin, begin + first, new);
+    }
+    for (from, to) in [(0, 2), (1, 3), (0, 3), (1, 2)] {
+        for time in [opens, 50 * US] {
+            let begin = traced.clock;
+            let mut new = record(Function::Ssend, from, 1);
+            (new.destination, new.send_tag) = (Peer::Rank(to), Tag::Value(8));
+            traced.call(from, begin, begin + time, new);
+        }
+    }
+    let mut collector = Collector::default();
+    traced.events.iter().for_each(|event| collector.add(event));
+    let exchanges = collector.finish("a trace").expect("exchanges");
+    exchanges.fit(&mut truth()).expect("costs").opening
+}
+
+#[test]
+fn first_uses_of_connections_give_back_what_they_cost() {
+    // Four ways of 20 us and two steps of 60 us before the send's own 50 us. Two of the ways pass during the wait for a look.
+    let opens = 4 * 20 * US + 2 * 60 * US + 50 * US;
+    let measured = Opening {
+        poll: 10_000 * US,
+        setup: 60 * US,
+    };
+    assert_eq!(
+        opening(10_000 * US + opens - 40 * US, opens),
+        Some(measured)
+    );
+    // A library that looks at any time: what its first exchange takes longer is no wait for a look.
+    let at_once = Opening {
+        poll: 0,
+        ..measured
+    };
+    assert_eq!(opening(opens + 100 * US, opens), Some(at_once));
 }
 
 #[test]
