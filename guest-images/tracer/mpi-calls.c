@@ -403,10 +403,10 @@ uint64_t type_bytes(struct call *call, uint64_t count, MPI_Datatype type) {
     MPI_Count size = 0;
     if (type == MPI_DATATYPE_NULL || real.Type_size_x(type, &size) != MPI_SUCCESS || size < 0)
         return 0;
-    if (!call->record.element_size)
+    if (!call->record.element_size) {
         call->record.element_size = size <= UINT32_MAX ? size : UINT32_MAX;
-    if (size > LARGEST_PREDEFINED && !call->record.element_blocks)
-        call->record.element_blocks = element_blocks(type);
+        call->record.element_blocks = size > LARGEST_PREDEFINED ? element_blocks(type) : 0;
+    }
     return count * size;
 }
 

@@ -11,7 +11,7 @@ fn blocks_are_counted(flavour: &'static str) {
     };
     let all = job.run(1);
     let sent = of(&all[0], Function::Sendrecv);
-    assert_eq!(sent.len(), 22);
+    assert_eq!(sent.len(), 23);
     for record in sent {
         let blocks = record.element_blocks as u32;
         assert_eq!(record.send_tag, Tag::Value(blocks), "{record:?}");

@@ -46,6 +46,11 @@ int main(int argc, char **argv) {
     MPI_Type_create_struct(2, (int[2]){3, 2}, offsets, (MPI_Datatype[2]){MPI_DOUBLE, inner}, &three);
     MPI_Type_create_resized(three, 0, 1024, &type);
     send(type, 9);
+    /* What is sent decides: doubles here, and columns are received. */
+    MPI_Type_vector(50, 1, 10, MPI_DOUBLE, &type);
+    MPI_Type_commit(&type);
+    MPI_Sendrecv(data, 50, MPI_DOUBLE, 0, 0, room, 1, type, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Type_free(&type);
     MPI_Type_free(&three);
     MPI_Type_free(&inner);
     free(data);
