@@ -1,8 +1,7 @@
 //! A program in the form that is interpreted: trees as linear code that ranks share, and operations of fixed size.
 
-use std::num::NonZeroU32;
-
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 
 use nodescope_loop_tree::{Action, CollectiveKind, Mode, Node, Op, PeerRef, Program, Source};
 use nodescope_trace::{Call, SiteNames};

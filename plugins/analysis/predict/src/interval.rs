@@ -249,11 +249,6 @@ fn interval(
 }
 
 impl Interval {
-    /// Returns an interval around a time for which nothing varies.
-    fn at(time: u64, request: &Request) -> Interval {
-        interval(time, Vec::new(), std::iter::empty(), request)
-    }
-
     /// Adds the uncertainty of an extrapolation, as a relative standard deviation of the time that it gave.
     pub(crate) fn extrapolated(
         known: Option<Interval>,
@@ -261,7 +256,8 @@ impl Interval {
         deviation: f64,
         request: &Request,
     ) -> Interval {
-        let mut interval = known.unwrap_or_else(|| Interval::at(time, request));
+        let mut interval =
+            known.unwrap_or_else(|| interval(time, Vec::new(), std::iter::empty(), request));
         let distance = (WIDE * deviation * time as f64).round() as u64;
         interval.parts.push(Part {
             source: Source::Extrapolation,

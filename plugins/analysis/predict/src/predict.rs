@@ -22,7 +22,7 @@ const ROWS: u32 = 64;
 const COLUMNS: u32 = 240;
 
 /// Notes on programs that receive from any source.
-const ANY_SOURCE: &str = "receives from any source, and waits for some of several requests, take what comes first here; it takes the part of what came first in the trace, and work that depends on which came is as traced";
+const ANY_SOURCE: &str = "receives from any source, and waits for some of several requests, take the message that comes first here; that message has the part of the one that came first in the trace; work that depends on the message is as traced";
 const ANY_SOURCE_AS_TRACED: &str = "receives from any source, and waits for some of several requests, take messages in the traced order: taken as they come here, the program would not come to its end";
 
 /// Options of a prediction.

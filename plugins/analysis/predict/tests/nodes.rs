@@ -95,6 +95,14 @@ fn the_file_says_what_is_wrong() {
             "noise_interval = \"5 us\"\nnoise_time = \"5 us\"",
             "nothing would be computed",
         ),
+        (
+            "noise_interval = \"5 us\"\nnoise_time = \"0 us\"",
+            "leave both keys out",
+        ),
+        (
+            "count = 2\nspeeds = [{ node = 2, speed = 0.8 }]",
+            "is of no node",
+        ),
         ("speeds = [0.8]", "write { node = 3, speed = 0.8 }"),
         (
             "speeds = [{ node = 1, speed = 0.8 }, { node = 1, speed = 0.9 }]",

@@ -147,6 +147,7 @@ impl RankState {
             // The time before this call is no part of the program as MPI sees it.
             self.entries.clear();
             self.begins.clear();
+            self.latest.clear();
             self.burst = Burst::default();
             self.first = Some(call.exit);
             self.work = WorkBetweenCalls::default();

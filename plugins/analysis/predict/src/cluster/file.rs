@@ -287,6 +287,13 @@ fn node_speeds(section: &Section<'_>, cluster: &mut Cluster) {
         let speed = point.require("speed", "0.8");
         let node = node.and_then(|item| item.count(0..=MOST_NODES - 1));
         let speed = speed.and_then(|item| item.millionths(1..=1_000_000_000));
+        if let (Some(node), Some(nodes)) = (node, cluster.nodes)
+            && node >= nodes
+        {
+            entry.add_problem(format!(
+                "is of no node: the cluster has {nodes}, from 0 (nodes.count); name one of them"
+            ));
+        }
         if let (Some(node), Some(speed)) = (node, speed)
             && cluster.node_speeds.insert(node, speed as u32).is_some()
         {
@@ -302,14 +309,13 @@ fn noise(section: &Section<'_>, cluster: &mut Cluster) {
     let lasts = section.item("noise_time");
     match (&interval, &lasts) {
         (Some(interval), Some(lasts)) => {
-            if let (Some(every), Some(for_)) = (time(interval), time(lasts)) {
-                if for_ >= every {
-                    lasts.add_problem("is no less than noise_interval; nothing would be computed");
-                } else if for_ > 0 {
-                    cluster.noise = Some(Noise {
-                        interval: every,
-                        time: for_,
-                    });
+            if let (Some(interval), Some(time)) = (time(interval), time(lasts)) {
+                match time {
+                    0 => lasts.add_problem("is 0, which has no effect; leave both keys out"),
+                    time if time >= interval => lasts.add_problem(
+                        "is no less than noise_interval; nothing would be computed; write e.g. \"5 us\"",
+                    ),
+                    time => cluster.noise = Some(Noise { interval, time }),
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! the request that completed here, and the reverse. So a rank's numbers of requests are a permutation of those traced.
 
 use super::{Interpreter, Phase};
+use crate::code::Operation;
 
 impl Interpreter<'_> {
     /// Lets a context wait for as many of several requests as completed where the program was traced: a range of the code's lists, with the
@@ -54,12 +55,15 @@ impl Interpreter<'_> {
         let chosen: Vec<u32> = done[..needs].iter().map(|&(_, index)| index).collect();
         let base = self.code.ranks[context as usize].requests;
         let raced = self.raced(context).to_vec();
-        let here = |of: &Self, number: u32| of.request(context, number);
         let others: Vec<u32> = (chosen.iter().copied())
-            .filter(|&index| raced.iter().all(|&number| here(self, number) != index))
+            .filter(|&index| {
+                raced
+                    .iter()
+                    .all(|&number| self.request(context, number) != index)
+            })
             .collect();
         let lost: Vec<u32> = (raced.iter().copied())
-            .filter(|&number| !chosen.contains(&here(self, number)))
+            .filter(|&number| !chosen.contains(&self.request(context, number)))
             .collect();
         for (number, other) in lost.into_iter().zip(others) {
             self.renamed_requests.swap(context, number, other - base);
@@ -77,7 +81,7 @@ impl Interpreter<'_> {
     fn raced(&self, context: u32) -> &[u32] {
         let op = self.contexts[context as usize].op as usize;
         match self.code.operations.get(op) {
-            Some(&crate::code::Operation::WaitSome { start, length, .. }) => {
+            Some(&Operation::WaitSome { start, length, .. }) => {
                 &self.code.lists[start as usize..(start + length) as usize]
             }
             _ => &[],

@@ -11,7 +11,7 @@ use nodescope_loop_tree::PeerRef;
 use super::Interpreter;
 use crate::code::{ANY, NONE};
 
-/// For each rank the peers that differ from those traced.
+/// For each rank the peers that differ from those traced; or the requests, whose numbers stand in the place of peers (see [`super::race`]).
 #[derive(Debug, Default)]
 pub(super) struct Renamed {
     /// True if receives from any source take the first message that comes.
