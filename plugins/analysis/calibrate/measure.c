@@ -20,11 +20,13 @@
  *
  *     7  between ranks 0 and 1, 2 and 3, to and fro: the first message of each of these ranks, whose connection opens
  *     8  from ranks 0 and 1 to 2 and 3, twice each: the first opens a connection between ranks that have one
+ *     9  from rank 0 to the next two in turn, a stream: acknowledgements come while the rank sends
  *
  * Barriers keep the ranks together. After the first two messages, neighbours send to and fro, from which follows how far their clocks are
  * apart.
  *
- * Between barriers on MPI_COMM_SELF lie nothing, or twenty datatypes made and freed, as collectives do that name blocks by them.
+ * Between barriers on MPI_COMM_SELF lie nothing, or twenty datatypes made and freed, as collectives do that name blocks by them, or sums of two
+ * vectors, 1 MiB in all, as reductions make them.
  *
  * `measure check` instead runs common patterns, which `nodescope calibrate run` predicts with what was measured. A barrier of all ranks is
  * before each pattern and after the last.
@@ -38,7 +40,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LATE = 12, ROUNDS = 32, TOGETHER = 4 /* rounds between two barriers */, LINE = 100 /* doubles of a row, of which one is sent */ };
+enum { STREAM = 96, LATE = 12, ROUNDS = 32, TOGETHER = 4 /* rounds between two barriers */, LINE = 100 /* doubles of a row, of which one is sent */ };
 static const long LATE_LARGEST = 256 << 10; /* bytes: larger messages are not sent before their receives */
 
 static double a_size = 0.02; /* seconds of ping-pong at each size */
@@ -157,6 +159,15 @@ static void to_two(int bytes) {
     }
 }
 
+static void stream(void) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int i = 0; i < STREAM; i++)
+        if (rank == 0)
+            MPI_Send(data, 8, MPI_BYTE, 1 + i % 2, 9, MPI_COMM_WORLD);
+        else if (rank == 1 + i % 2)
+            MPI_Recv(data, 8, MPI_BYTE, 0, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
 static void datatypes(int number) {
     for (int k = 0; k < number; k++) {
         /* Blocks of four ranks, of which two do not follow the others. */
@@ -166,6 +177,11 @@ static void datatypes(int number) {
         MPI_Type_commit(&type);
         MPI_Type_free(&type);
     }
+}
+
+static void sums(int number) {
+    for (int k = 0; k < number; k++)
+        MPI_Reduce_local(data, room, (32 << 10) / sizeof(double), MPI_DOUBLE, MPI_SUM);
 }
 
 /* Neighbours send to and fro, pair by pair. */
@@ -208,9 +224,10 @@ static void exchanges(long largest) {
     connections();
     clocks();
     for (int k = 0; k < 3; k++)
-        for (int number = 0; number <= 20; number += 20) {
+        for (int what = 0; what < 3; what++) {
             MPI_Barrier(MPI_COMM_SELF);
-            datatypes(number);
+            datatypes(what == 1 ? 20 : 0);
+            sums(what == 2 ? 32 : 0);
             MPI_Barrier(MPI_COMM_SELF);
         }
     /* Connections acknowledge at once when they are new. */
@@ -218,6 +235,8 @@ static void exchanges(long largest) {
         round_a_ring(8, MPI_BYTE, 0);
         to_two(0);
     }
+    for (int k = 0; k < 8; k++)
+        stream();
     long sizes[64] = {0, 8};
     int many = 2;
     for (long octave = 64; octave <= largest; octave *= 2) {

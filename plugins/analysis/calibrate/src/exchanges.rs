@@ -22,8 +22,13 @@ const COLUMNS_TO_AND_FRO: u32 = 5;
 const COLUMNS_IN_RING: u32 = 6;
 const FIRST: u32 = 7;
 const SECOND: u32 = 8;
+const STREAM: u32 = 9;
 /// Number of datatypes that `measure.c` makes between two barriers.
 const DATATYPES: f64 = 20.0;
+/// Bytes of the vectors that `measure.c` adds to others between two barriers.
+const SUMMED: f64 = (1 << 20) as f64;
+/// Number of messages in a stream of `measure.c`, and their size in bytes.
+const STREAMED: (usize, u64) = (96, 8);
 /// Fewest sizes of messages round a ring.
 const FEWEST: usize = 4;
 
@@ -45,12 +50,23 @@ pub struct Exchanges {
     columns: BTreeMap<u64, Calls>,
     /// Times in sends of columns, nanoseconds.
     columns_sent: BTreeMap<u64, Vec<f64>>,
-    /// Time to make and free a datatype, nanoseconds.
-    datatype: f64,
+    /// Times to make and free a datatype, and to add a byte of a vector to another; nanoseconds.
+    local: Local,
     /// Times of exchanges with which two ranks open their first connection, nanoseconds.
     first: Vec<f64>,
     /// By sender and receiver: times of sends that their receives wait for, the first of which opens a further connection; nanoseconds.
     second: BTreeMap<(u32, u32), Vec<f64>>,
+    /// Times of the sends of all streams, nanoseconds.
+    streamed: Vec<f64>,
+}
+
+/// What a rank's own work in collectives takes, nanoseconds; 0 if unknown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Local {
+    /// To make and free a datatype.
+    datatype: f64,
+    /// To add a byte of a vector to another.
+    summed_byte: f64,
 }
 
 /// What the first use of a connection takes, as [`nodescope_predict::Cluster`] has it; picoseconds.
@@ -73,6 +89,8 @@ pub struct Met {
     pub ring: Piecewise,
     /// Time to make and free a datatype, picoseconds.
     pub datatype: u64,
+    /// Bytes of a vector that are added to another in a second; 0 if that was not measured.
+    pub reduce_bandwidth: u64,
     /// What the first use of a connection takes; `None` if that was not measured.
     pub opening: Option<Opening>,
     /// Relative standard deviation of what single messages round a ring cost their receivers: the median of all sizes.
@@ -138,6 +156,7 @@ impl Collector {
                 let times = self.found.columns_sent.entry(bytes).or_default();
                 times.push(end - begin);
             }
+            (Function::Send, Tag::Value(STREAM)) => self.found.streamed.push(end - begin),
             (Function::Sendrecv, Tag::Value(FIRST)) => self.found.first.push(end - begin),
             (Function::Ssend, Tag::Value(SECOND)) => {
                 let pair = (rank, record.destination.rank().unwrap_or(rank));
@@ -161,7 +180,7 @@ impl Collector {
         };
         let mut found = Exchanges {
             source: source.into(),
-            datatype: self.datatype(),
+            local: self.local(),
             ..self.found
         };
         if found.ring.len() < FEWEST {
@@ -178,19 +197,22 @@ impl Collector {
         Ok(found)
     }
 
-    /// Returns the time to make and free a datatype, nanoseconds; 0 if unknown.
-    fn datatype(&self) -> f64 {
-        let mut gaps = [Vec::new(), Vec::new()];
+    /// Returns what lay between the barriers on `MPI_COMM_SELF`: in turn nothing, datatypes and sums.
+    fn local(&self) -> Local {
+        let mut gaps = [Vec::new(), Vec::new(), Vec::new()];
         for (of, _) in self.gaps.values() {
             for (number, gap) in of.iter().enumerate() {
-                gaps[number % 2].push(*gap);
+                gaps[number % 3].push(*gap);
             }
         }
         if gaps.iter().any(Vec::is_empty) {
-            return 0.0;
+            return Local::default();
         }
-        let [none, twenty] = gaps.map(median);
-        ((twenty - none) / DATATYPES).max(0.0)
+        let [none, datatypes, sums] = gaps.map(median);
+        Local {
+            datatype: ((datatypes - none) / DATATYPES).max(0.0),
+            summed_byte: ((sums - none) / SUMMED).max(0.0),
+        }
     }
 }
 
@@ -237,6 +259,21 @@ impl Exchanges {
             poll: picoseconds(poll),
             setup: picoseconds(setup),
         })
+    }
+
+    /// Returns the processor time of an acknowledgement, picoseconds, where a send alone takes `send` nanoseconds and each `every` frames are
+    /// acknowledged; 0 if streams were not measured. Acknowledgements come in the second half of each stream.
+    fn acknowledgement(&self, send: f64, every: u64) -> u64 {
+        let streams = self.streamed.chunks_exact(STREAMED.0);
+        let means = streams.map(|stream| {
+            let half = &stream[STREAMED.0 / 2..];
+            half.iter().sum::<f64>() / half.len() as f64
+        });
+        let means: Vec<f64> = means.collect();
+        if means.is_empty() {
+            return 0;
+        }
+        ((median(means) - send).max(0.0) * every as f64 * 1e3).round() as u64
     }
 
     /// Replaces the receiver's costs in a channel by those of messages round a ring, and adds those of messages that come together and of
@@ -296,11 +333,18 @@ impl Exchanges {
         let unpack = fitted(unpack).map_or_else(Table::default, |fit| lines(&fit, None));
         (channel.queued_overhead, channel.pack_overhead) = (queued, pack);
         channel.unpack_overhead = unpack;
+        channel.acknowledgement_overhead = before.frames.map_or(0, |frames| {
+            self.acknowledgement(send(STREAMED.1), frames.acknowledge)
+        });
         Ok(Met {
             source: self.source.clone(),
             ranks: self.ranks,
             ring: lines_of_ring,
-            datatype: (self.datatype * 1e3).round() as u64,
+            datatype: (self.local.datatype * 1e3).round() as u64,
+            reduce_bandwidth: match self.local.summed_byte {
+                0.0 => 0,
+                byte => (1e9 / byte).round() as u64,
+            },
             opening: self.opening(nanoseconds(before.service())),
             variation: median(ring.iter().map(|sample| sample.spread).collect()),
         })

@@ -106,6 +106,10 @@ impl ClusterFile {
         if let Some(met) = met.filter(|met| met.datatype > 0) {
             let _ = writeln!(out, "datatype_overhead = {}", exact(met.datatype));
         }
+        if let Some(met) = met.filter(|met| met.reduce_bandwidth > 0) {
+            let bandwidth = ByteRate(met.reduce_bandwidth);
+            let _ = writeln!(out, "reduce_bandwidth = \"{bandwidth}\"");
+        }
         out
     }
 
@@ -262,6 +266,13 @@ fn shared_wire(out: &mut String, path: &Path) {
             "envelope = \"{} B\"\nframe_payload = \"{} B\"\nframe_header = \"{} B\"\nframe_acknowledge = {}\nsharing = \"frames\"",
             channel.envelope, frames.payload, frames.header, frames.acknowledge
         );
+        if channel.acknowledgement_overhead > 0 {
+            let _ = writeln!(
+                out,
+                "acknowledgement_overhead = {}",
+                exact(channel.acknowledgement_overhead)
+            );
+        }
     }
 }
 

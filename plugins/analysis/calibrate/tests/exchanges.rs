@@ -134,7 +134,7 @@ fn traced() -> Traced {
             traced.receive(to, from, 0, 8, (begin, begin + 30 * US));
         }
     }
-    for gap in [US, 41 * US].repeat(3) {
+    for gap in [US, 41 * US, 262 * US].repeat(3) {
         for (between, lasts) in [(US, US), (gap, US)] {
             let begin = traced.clock + between;
             let new = record(Function::Barrier, 0, communicator::SELF);
@@ -151,6 +151,13 @@ fn traced() -> Traced {
             traced.send(0, 1, 5, bytes, (begin, begin + 6 * US));
             traced.round(6, bytes, 6 * US + way + awaited + 3 * US);
         }
+    }
+    // Later acknowledgements, of each second frame, take 3 us.
+    for number in 0..2 * 96 {
+        let begin = traced.clock;
+        let interrupted = number % 96 >= 48 && number % 2 == 1;
+        let time = if interrupted { 7 * US } else { 4 * US };
+        traced.send(0, 1 + number % 2, 9, 8, (begin, begin + time));
     }
     traced
 }
@@ -172,6 +179,9 @@ fn a_trace_gives_back_what_messages_cost_that_meet_others() {
     };
     let met = exchanges.fit(&mut fitted).expect("costs");
     assert_eq!((met.ranks, met.datatype), (4, 2 * US));
+    // 1 MiB in 261 us.
+    assert_eq!(met.reduce_bandwidth, 4_017_532_567);
+    assert_eq!(fitted.acknowledgement_overhead, 3 * US);
     let near = |here: u64, there: u64, what: &str| {
         let error = (here as f64 / there as f64 - 1.0).abs();
         assert!(error < 0.01, "{what}: {here}, not {there}");

@@ -240,7 +240,7 @@ impl<'a> Communicators<'a> {
         };
         // The choice depends on bytes, which may differ between ranks where each has a block of its own. Those of the first rank to enter
         // count.
-        let mut first: HashMap<Instance, (u64, u32, CollectiveKind, u64)> = HashMap::new();
+        let mut first: HashMap<Instance, (u64, u32, CollectiveKind, u64, bool)> = HashMap::new();
         for (rank, sequence) in sequences.ranks.iter().enumerate() {
             for (at, entry) in sequence.entries.iter().enumerate() {
                 let Action::Collective(collective) = &entry.op.action else {
@@ -256,6 +256,7 @@ impl<'a> Communicators<'a> {
                     rank as u32,
                     collective.kind,
                     collective.bytes,
+                    collective.request.is_none(),
                 );
                 let earliest = first.entry(instance).or_insert(own);
                 *earliest = own.min(*earliest);
@@ -263,8 +264,9 @@ impl<'a> Communicators<'a> {
         }
         communicators.entered.clear();
         communicators.selected = (first.into_iter())
-            .map(|(instance, (_, _, kind, bytes))| {
-                let selected = choice.of(kind, communicators.size(instance.0), bytes);
+            .map(|(instance, (_, _, kind, bytes, blocking))| {
+                let size = communicators.size(instance.0);
+                let selected = choice.of(kind, size, bytes, blocking);
                 (instance, selected)
             })
             .collect();

@@ -8,6 +8,7 @@
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
+mod acknowledgements;
 mod burst;
 mod collective;
 mod context;
@@ -36,6 +37,7 @@ use crate::cluster::{Cluster, FitError, LONGEST, Progress};
 use crate::code::{Code, Instruction, NONE, Operation};
 use crate::network::{Channel, ReceiveCost};
 use crate::result::{Connections, Outcome, Problem, RankTimes, WaitKind};
+use acknowledgements::Acknowledgements;
 use burst::ProgressThread;
 use collective::Communicator;
 use context::{Cause, Context, IDLE, Phase, Request, Target};
@@ -177,8 +179,9 @@ struct Interpreter<'a> {
     communicators: Vec<Communicator>,
     links: Links,
     openings: Openings,
+    acknowledgements: Acknowledgements,
     progress_threads: Vec<ProgressThread>,
-    /// Control messages that wait until a rank is in MPI, as event codes by rank.
+    /// Control messages and non-blocking collectives that wait until a rank is in MPI, as event codes by rank.
     deferred: HashMap<u32, Vec<u32>>,
     /// Probes that wait for messages whose arrival is not known yet, by message.
     probed: HashMap<u32, Vec<Target>>,
@@ -218,12 +221,14 @@ impl<'a> Interpreter<'a> {
         // With blocking operations only, a rank is always in MPI where a message needs it.
         let receives_unexpected = cluster.receives_unexpected && !asynchronous;
         let openings = Openings::new(cluster, world);
+        let acknowledgements = Acknowledgements::new(cluster, world);
         let shares = cluster.contention
             || beta > 0.0
             || code.nonblocking_collectives
             || code.one_sided
             || receives_unexpected
             || openings.take_time()
+            || acknowledgements.take_time()
             || cluster.memory_contention
             || (!asynchronous && code.overlaps);
         let contexts = (code.ranks.iter().zip(0..))
@@ -269,6 +274,7 @@ impl<'a> Interpreter<'a> {
             communicators: Communicator::all(code),
             links: Links::new(cluster, world, &node_of),
             openings,
+            acknowledgements,
             progress_threads: vec![
                 ProgressThread::default();
                 if beta > 0.0 { world as usize } else { 0 }
@@ -422,8 +428,10 @@ impl<'a> Interpreter<'a> {
                         return;
                     }
                     self.contexts[at].entered = clock;
-                    self.enter_mpi(context, clock);
-                    self.call_deferred(context);
+                    if self.polls(context) {
+                        self.enter_mpi(context, clock);
+                        self.call_deferred(context);
+                    }
                     if !self.operate(context) {
                         self.contexts[at].phase = Phase::Blocked;
                         return;
@@ -513,6 +521,15 @@ impl<'a> Interpreter<'a> {
             }
         }
         true
+    }
+
+    /// Returns whether the library looks for messages in a context's operation. It does not where it only begins a send or a receive.
+    fn polls(&self, context: u32) -> bool {
+        match self.code.operations[self.contexts[context as usize].op as usize] {
+            Operation::Send { request, .. } | Operation::Receive { request, .. } => request == NONE,
+            Operation::Mark(_) | Operation::Free { .. } => false,
+            _ => true,
+        }
     }
 
     /// Begins an operation; returns false if the operation blocks.

@@ -476,24 +476,32 @@ fn buffered_messages_are_copied() {
 }
 
 #[test]
-fn collectives_beside_their_ranks_overlap() {
+fn collectives_beside_their_ranks_move_on_in_calls_or_by_a_thread() {
     use nodescope_hypercall::Function;
     use nodescope_loop_tree::Collective;
-    let mut builder = ProgramBuilder::new();
-    builder.call(
-        Function::Iallreduce,
-        0x80,
-        Action::Collective(Box::new(Collective {
-            root: 0,
-            bytes: 8,
-            request: Some(0),
-            ..Collective::of(CollectiveKind::Allreduce)
-        })),
-    );
-    builder.compute(300 * US).wait(&[0]).ranks(16);
-    let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
-    // A ring of 30 rounds of 7 us ends before.
-    assert_eq!(outcome.time, 300 * US);
+    let program = || {
+        let mut builder = ProgramBuilder::new();
+        builder.call(
+            Function::Iallreduce,
+            0x80,
+            Action::Collective(Box::new(Collective {
+                root: 0,
+                bytes: 8,
+                request: Some(0),
+                ..Collective::of(CollectiveKind::Allreduce)
+            })),
+        );
+        builder.compute(300 * US).wait(&[0]).ranks(2);
+        builder.finish()
+    };
+    let mut cluster = Cluster::simple("c", loggp());
+    // Rank 1 sends in its first call, for 1 us. Rank 0 receives that in its wait, for 1 us, and sends the sum back, which takes 7 us
+    // and 1 ns for each byte.
+    cluster.progress = Progress::Calls;
+    assert_eq!(run(&program(), &cluster).time, (300 + 1 + 7) * US + 8_000);
+    // The sum comes during the computation, and only the send of the first call takes time.
+    cluster.progress = Progress::Thread { beta: 0.0 };
+    assert_eq!(run(&program(), &cluster).time, (1 + 300) * US);
 }
 
 #[test]

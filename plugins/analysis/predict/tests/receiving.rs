@@ -174,6 +174,39 @@ fn acknowledgements_take_time_of_the_links_back() {
 }
 
 #[test]
+fn acknowledgements_interrupt_streams_of_sends() {
+    let end = |acknowledge: u64| {
+        let mut cluster = cluster();
+        cluster.network = Channel {
+            send_overhead: Table::constant(US),
+            acknowledgement_overhead: 10 * US,
+            frames: Some(Frames {
+                payload: 1000,
+                header: 0,
+                acknowledge,
+            }),
+            ..Channel::new(Model::LogGp, 5 * US, 0)
+        };
+        cluster.sharing = Sharing::Frames;
+        let mut builder = ProgramBuilder::new();
+        for _ in 0..12 {
+            builder.send(rank(1), 0, 8);
+        }
+        builder.ranks(1);
+        for _ in 0..12 {
+            builder.receive(rank(0), 0, 8);
+        }
+        builder.ranks(1);
+        ends(&builder.finish(), &cluster)[0]
+    };
+    // The first acknowledgement comes after the first send and two ways, at 11 us. Those that come during the interruption follow.
+    assert_eq!(end(1), (12 + 10 * 10) * US);
+    // Acknowledgements of the messages 2, 4, 6, 8 and 10 come during the last send.
+    assert_eq!(end(2), (12 + 5 * 10) * US);
+    assert_eq!(end(13), 12 * US);
+}
+
+#[test]
 fn derived_datatypes_are_packed_and_unpacked() {
     let mut cluster = cluster();
     cluster.network.pack_overhead = Table::constant(2 * US);

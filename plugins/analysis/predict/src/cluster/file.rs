@@ -478,6 +478,12 @@ fn frames(section: &Section<'_>, channel: &mut Channel) {
         }
         (None, None) => {}
     }
+    if let Some(item) = section.item("acknowledgement_overhead") {
+        channel.acknowledgement_overhead = time(&item).unwrap_or_default();
+        if channel.frames.is_none_or(|frames| frames.acknowledge == 0) {
+            item.add_problem("is of acknowledged frames; write e.g. frame_acknowledge = 2 too");
+        }
+    }
 }
 
 /// Reads a time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.

@@ -35,12 +35,14 @@ fn by_name<S: serde::Serializer>(
 }
 
 impl Choice {
-    /// Returns the algorithm for a collective of `bytes` (as in [`nodescope_loop_tree::Collective::bytes`]) over `size` ranks.
-    pub fn of(&self, kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
+    /// Returns the algorithm for a collective of `bytes` (as in [`nodescope_loop_tree::Collective::bytes`]) over `size` ranks, which blocks or
+    /// does not.
+    pub fn of(&self, kind: CollectiveKind, size: u32, bytes: u64, blocking: bool) -> Selected {
         if let Some(&selected) = self.fixed.get(&kind) {
             return selected;
         }
         match self.library {
+            Library::OpenMpi if !blocking => open_mpi_nonblocking(kind, size, bytes),
             Library::OpenMpi => open_mpi(kind, size, bytes),
             Library::Mpich => Selected {
                 segment: match kind {
@@ -126,6 +128,42 @@ fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
         K::ReduceScatterBlock => RecursiveHalving.into(),
         K::Scan | K::Exscan => Linear.into(),
     }
+}
+
+/// Selects by the rules of Open MPI's component "libnbc". Its reduce-scatter reduces to rank 0 and scatters, which does not exist here; the
+/// algorithm of the blocking one replaces it.
+fn open_mpi_nonblocking(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
+    use CollectiveKind as K;
+    const MEDIUM: u64 = 64 << 10;
+    let pipeline = |segment| Selected {
+        algorithm: Pipeline,
+        segment,
+    };
+    match kind {
+        K::Barrier => Algorithm::Dissemination.into(),
+        K::Bcast => match (size, bytes) {
+            (..=4, _) => Linear.into(),
+            (_, ..MEDIUM) => Binomial.into(),
+            (_, ..0x8_0000) => pipeline(8 << 10),
+            _ => pipeline(32 << 10),
+        },
+        K::Reduce => match (size, bytes) {
+            (3.., _) if bytes >= ELEMENT * u64::from(greatest_power(size)) => Rabenseifner.into(),
+            (5.., _) | (_, ..MEDIUM) => Binomial.into(),
+            _ => pipeline(8 << 10),
+        },
+        K::Allreduce if size < 4 || bytes < MEDIUM => ReduceBroadcast.into(),
+        K::Allreduce => Rabenseifner.into(),
+        K::Gather | K::Scatter | K::Gatherv | K::Scatterv => Linear.into(),
+        K::Allgather | K::Allgatherv | K::Alltoall | K::Alltoallv => Linear.into(),
+        K::Scan | K::Exscan => Linear.into(),
+        K::Create | K::ReduceScatter | K::ReduceScatterBlock => open_mpi(kind, size, bytes),
+    }
+}
+
+/// Returns the greatest power of two that is not above a number of ranks.
+fn greatest_power(size: u32) -> u32 {
+    1 << size.max(1).ilog2()
 }
 
 use Algorithm::{
@@ -543,11 +581,13 @@ mod tests {
             for kind in CollectiveKind::ALL {
                 for size in 1..70 {
                     for bytes in (0..24).map(|shift| 1 << shift) {
-                        let selected = choice.of(kind, size, bytes);
-                        assert!(
-                            selected.algorithm.can(kind),
-                            "{library:?} {kind:?} {selected:?}"
-                        );
+                        for blocking in [true, false] {
+                            let selected = choice.of(kind, size, bytes, blocking);
+                            assert!(
+                                selected.algorithm.can(kind),
+                                "{library:?} {kind:?} {selected:?}"
+                            );
+                        }
                     }
                 }
             }

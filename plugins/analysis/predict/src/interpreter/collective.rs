@@ -104,6 +104,7 @@ impl Interpreter<'_> {
                     collective.kind,
                     communicator_state.size,
                     collective.bytes,
+                    collective.request == NONE,
                 ),
                 first: (rank, op),
                 left: 0,
@@ -164,6 +165,8 @@ impl Interpreter<'_> {
         (c.me, c.round, c.selected, c.last) = (me, 0, selected, false);
         let done = self.advance(runner);
         if runner != context {
+            // The call sends the first messages.
+            self.contexts[context as usize].clock = self.contexts[runner as usize].clock;
             if done {
                 self.complete_nonblocking(runner);
             } else {
@@ -240,9 +243,10 @@ impl Interpreter<'_> {
                     return false;
                 }
                 self.unblock(context);
-                // The end of this wait may be later than events of other ranks.
-                let clock = self.contexts[context as usize].clock;
-                if self.has_earlier_event(clock) {
+                // The end of this wait may be later than events of other ranks. A call that moves a collective on is not left meanwhile.
+                let Context { clock, rank, .. } = self.contexts[context as usize];
+                let free = context < self.world || self.in_mpi(rank);
+                if free && self.has_earlier_event(clock) {
                     self.wake(context, clock);
                     return false;
                 }
@@ -314,11 +318,38 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Continues a non-blocking collective.
+    /// Continues a non-blocking collective, or lets it wait until its rank is in MPI.
     pub(super) fn resume_nonblocking(&mut self, context: u32) {
-        if self.contexts[context as usize].phase != Phase::Blocked {
+        let Context {
+            rank,
+            phase,
+            pending,
+            ..
+        } = self.contexts[context as usize];
+        if phase != Phase::Blocked || pending > 0 {
             return;
         }
+        if self.in_mpi(rank) {
+            self.move_on(context);
+        } else {
+            self.deferred.entry(rank).or_default().push(context);
+        }
+    }
+
+    /// Continues a non-blocking collective in a call of its rank, whose processor does the work.
+    pub(super) fn move_on_in_call(&mut self, context: u32, rank: u32) {
+        let c = &self.contexts[context as usize];
+        if c.phase != Phase::Blocked || c.pending > 0 {
+            return;
+        }
+        let now = self.contexts[rank as usize].clock;
+        let c = &mut self.contexts[context as usize];
+        c.clock = c.clock.max(now);
+        self.move_on(context);
+        self.contexts[rank as usize].clock = self.contexts[context as usize].clock;
+    }
+
+    fn move_on(&mut self, context: u32) {
         self.unblock(context);
         if self.advance(context) {
             self.complete_nonblocking(context);

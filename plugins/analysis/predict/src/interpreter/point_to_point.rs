@@ -117,7 +117,9 @@ impl Interpreter<'_> {
             Model::Post => 0,
         };
         busy += self.packing(op, bytes, &channel.pack_overhead);
-        let ready = start + busy;
+        let ready = self
+            .acknowledgements
+            .send((rank, to), bytes, (start, start + busy), channel);
         self.contexts[context as usize].clock = ready;
         let mut message = Message {
             key,
@@ -363,7 +365,7 @@ impl Interpreter<'_> {
     }
 
     /// Returns whether messages of a rank progress: the rank waits in a call or has ended, or large messages progress at any time.
-    fn in_mpi(&self, rank: u32) -> bool {
+    pub(super) fn in_mpi(&self, rank: u32) -> bool {
         self.asynchronous
             || matches!(
                 self.contexts[rank as usize].phase,
@@ -419,13 +421,17 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Continues the messages that waited until a rank is in MPI.
+    /// Continues the messages and non-blocking collectives that waited until a rank is in MPI.
     pub(super) fn call_deferred(&mut self, context: u32) {
         if self.deferred.is_empty() {
             return;
         }
-        let time = self.contexts[context as usize].clock;
         for what in self.deferred.remove(&context).unwrap_or_default() {
+            if what < CONTROL_ARRIVES {
+                self.move_on_in_call(what, context);
+                continue;
+            }
+            let time = self.contexts[context as usize].clock;
             let number = what & !(CONTROL_ARRIVES | PERMISSION_ARRIVES);
             if let Purpose::Opening(step) = self.messages.get(number).purpose {
                 self.open_step(number, step, time);
