@@ -321,7 +321,8 @@ pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
             .map(|r| reduced(r, shape.bytes)),
         (K::Allreduce | K::Create, Ring) => exchange::ring_allreduce(shape, k),
         (K::Allreduce | K::Create, Rabenseifner) => exchange::rabenseifner(shape, k),
-        (K::Allreduce | K::Create, _) => tree::reduce_broadcast(shape, k),
+        (K::Create, _) => tree::agreements(shape, k),
+        (K::Allreduce, _) => tree::reduce_broadcast(shape, k),
         (K::Gather, Binomial) => {
             tree::binomial_in(shape, k, shape.root, |ranks| shape.bytes * u64::from(ranks))
         }

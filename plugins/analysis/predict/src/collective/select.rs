@@ -102,7 +102,7 @@ fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
         },
         K::Bcast => look_up(OPEN_MPI_BCAST, size, bytes).into(),
         K::Reduce => look_up(OPEN_MPI_REDUCE, size, bytes).into(),
-        K::Create => RecursiveDoubling.into(),
+        K::Create => ReduceBroadcast.into(),
         K::Allreduce => open_mpi_allreduce(size, bytes).into(),
         K::Gather => look_up(OPEN_MPI_GATHER, size, bytes).into(),
         K::Scatter => match look_up(OPEN_MPI_SCATTER, size, bytes) {
@@ -135,22 +135,17 @@ fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
 fn open_mpi_nonblocking(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
     use CollectiveKind as K;
     const MEDIUM: u64 = 64 << 10;
-    let pipeline = |segment| Selected {
-        algorithm: Pipeline,
-        segment,
-    };
     match kind {
         K::Barrier => Algorithm::Dissemination.into(),
-        K::Bcast => match (size, bytes) {
-            (..=4, _) => Linear.into(),
-            (_, ..MEDIUM) => Binomial.into(),
-            (_, ..0x8_0000) => pipeline(8 << 10),
-            _ => pipeline(32 << 10),
-        },
+        K::Bcast if size <= 4 => Linear.into(),
+        K::Bcast => Binomial.into(),
         K::Reduce => match (size, bytes) {
             (3.., _) if bytes >= ELEMENT * u64::from(greatest_power(size)) => Rabenseifner.into(),
             (5.., _) | (_, ..MEDIUM) => Binomial.into(),
-            _ => pipeline(8 << 10),
+            _ => Selected {
+                algorithm: Pipeline,
+                segment: 8 << 10,
+            },
         },
         K::Allreduce if size < 4 || bytes < MEDIUM => ReduceBroadcast.into(),
         K::Allreduce => Rabenseifner.into(),

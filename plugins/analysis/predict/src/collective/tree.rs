@@ -305,6 +305,17 @@ pub(super) fn reduce_broadcast(shape: &Shape<'_>, k: u32) -> Option<Round> {
     }
 }
 
+/// Agrees on a new communicator: reductions to rank 0, each with a broadcast. Open MPI 4.1 makes three, for the communicator's number, for
+/// whether all ranks have that number free, and before the first use.
+pub(super) fn agreements(shape: &Shape<'_>, k: u32) -> Option<Round> {
+    const AGREEMENTS: u32 = 3;
+    let rounds = 2 * (binomial(shape.me, shape.size) + u32::from(shape.me != 0));
+    if k / rounds >= AGREEMENTS {
+        return None;
+    }
+    reduce_broadcast(shape, k % rounds)
+}
+
 /// Passes the vector from each rank to the next, reduced on the way.
 pub(super) fn chain_scan(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let receives = u32::from(shape.me > 0);

@@ -408,7 +408,7 @@ impl Interpreter<'_> {
     /// Handles a permission (clear to send) that arrives at a rank, which may be computing.
     pub(super) fn permission_arrived(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
-        let waits = matches!(message.sender, Target::Context(_));
+        let waits = matches!(message.sender, Target::Context(sender) if sender < self.world);
         let from = message.from;
         if waits || self.in_mpi(from) {
             let time = self.serviced(from, time);
