@@ -261,6 +261,31 @@ impl Exchanges {
         })
     }
 
+    /// Returns the picoseconds that a byte of a large message costs its sender's processor: what a byte takes round the ring, where each rank
+    /// sends and receives, beyond what it costs a receiver. 0 if that was not measured, or if the wire limits messages round the ring.
+    fn send_per_byte(&self, pairs: &Channel) -> f64 {
+        let large = self
+            .ring
+            .iter()
+            .filter(|(bytes, _)| **bytes > pairs.eager_limit);
+        let times: Vec<(f64, f64)> = large
+            .map(|(&bytes, calls)| {
+                let lasted = calls.values().flatten().map(|(begin, end)| end - begin);
+                let whole = pairs.receive_overhead.at(bytes) as f64;
+                (bytes as f64, 1e3 * median(lasted.collect()) - whole)
+            })
+            .collect();
+        let [first, .., last] = times[..] else {
+            return 0.0;
+        };
+        let per_byte = (last.1 - first.1) / (last.0 - first.0);
+        if per_byte > 2.0 * pairs.per_byte {
+            per_byte
+        } else {
+            0.0
+        }
+    }
+
     /// Returns the processor time of an acknowledgement, picoseconds, where a send alone takes `send` nanoseconds and each `every` frames are
     /// acknowledged; 0 if streams were not measured. Acknowledgements come in the second half of each stream.
     fn acknowledgement(&self, send: f64, every: u64) -> u64 {
@@ -333,6 +358,7 @@ impl Exchanges {
         let unpack = fitted(unpack).map_or_else(Table::default, |fit| lines(&fit, None));
         (channel.queued_overhead, channel.pack_overhead) = (queued, pack);
         channel.unpack_overhead = unpack;
+        channel.send_per_byte = self.send_per_byte(&before);
         channel.acknowledgement_overhead = before.frames.map_or(0, |frames| {
             self.acknowledgement(send(STREAMED.1), frames.acknowledge)
         });

@@ -92,6 +92,8 @@ pub struct Channel {
     pub unpack_overhead: Table,
     /// Frames into which messages are divided on the wire; `None` if each message is one piece.
     pub frames: Option<Frames>,
+    /// Picoseconds per byte of a sender's processor for the data of a message above the eager limit.
+    pub send_per_byte: f64,
     /// Processor time of a sender for an acknowledgement that comes while the sender sends, picoseconds.
     pub acknowledgement_overhead: u64,
     /// Largest size of an eager message in bytes, which is sent without asking the receiver first.
@@ -117,6 +119,7 @@ impl Channel {
             pack_overhead: Table::default(),
             unpack_overhead: Table::default(),
             frames: None,
+            send_per_byte: 0.0,
             acknowledgement_overhead: 0,
             eager_limit: 65536,
             copy_per_byte: 0.0,
@@ -153,6 +156,7 @@ impl Channel {
             pack_overhead: table(&self.pack_overhead),
             unpack_overhead: table(&self.unpack_overhead),
             frames: self.frames,
+            send_per_byte: self.send_per_byte * part,
             acknowledgement_overhead: time(self.acknowledgement_overhead),
             eager_limit: match part > 0.0 {
                 true => self.eager_limit,

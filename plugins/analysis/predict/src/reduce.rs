@@ -319,6 +319,11 @@ fn linear(
                 (false, _) => vec![&cluster.memory],
             };
             for channel in channels {
+                if channel.send_per_byte > 0.0 || channel.acknowledgement_overhead > 0 {
+                    return fail(
+                        "what a message costs depends on what else its sender does (send_bandwidth, acknowledgement_overhead)",
+                    );
+                }
                 if channel.copy_per_byte > 0.0
                     || channel.buffered_overhead.is_some()
                     || channel.queued_overhead.is_some()

@@ -455,4 +455,7 @@ fn overheads(channel: &mut Channel, part: f64) {
     ];
     tables.into_iter().flatten().for_each(scale);
     channel.copy_per_byte *= part;
+    channel.send_per_byte *= part;
+    let acknowledgement = channel.acknowledgement_overhead as f64 * part;
+    channel.acknowledgement_overhead = acknowledgement.round() as u64;
 }

@@ -428,6 +428,9 @@ fn costs(section: &Section<'_>, channel: &mut Channel, required: bool) {
     if let Some(rate) = section.item("copy_bandwidth").and_then(|item| rate(&item)) {
         channel.copy_per_byte = per_byte(rate);
     }
+    if let Some(rate) = section.item("send_bandwidth").and_then(|item| rate(&item)) {
+        channel.send_per_byte = per_byte(rate);
+    }
 }
 
 /// Reads one time of a message's costs, picoseconds; `None`, with a problem, if the time is too long.

@@ -14,7 +14,7 @@ use super::{
     CONTROL_ARRIVES, Cause, Context, Interpreter, PERMISSION_ARRIVES, Phase, Request, Target,
 };
 use crate::code::{ANY, NONE};
-use crate::network::{Model, ReceiveCost, Table};
+use crate::network::{Model, ReceiveCost, Table, picoseconds};
 use crate::result::{Problem, WaitKind};
 
 impl Interpreter<'_> {
@@ -373,6 +373,11 @@ impl Interpreter<'_> {
             )
     }
 
+    /// Returns whether a target is a rank itself, which is in MPI as long as it waits.
+    pub(super) fn is_rank(&self, target: Target) -> bool {
+        matches!(target, Target::Context(context) if context < self.world)
+    }
+
     /// Handles a control message that arrives at a rank, which may be computing.
     pub(super) fn control_arrived(&mut self, number: u32, time: u64) {
         let Message { to, purpose, .. } = *self.messages.get(number);
@@ -408,7 +413,7 @@ impl Interpreter<'_> {
     /// Handles a permission (clear to send) that arrives at a rank, which may be computing.
     pub(super) fn permission_arrived(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
-        let waits = matches!(message.sender, Target::Context(sender) if sender < self.world);
+        let waits = self.is_rank(message.sender);
         let from = message.from;
         if waits || self.in_mpi(from) {
             let time = self.serviced(from, time);
@@ -451,6 +456,11 @@ impl Interpreter<'_> {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to, message.op);
+        if channel.send_per_byte > 0.0 && !self.asynchronous {
+            let busy = picoseconds(bytes as f64 * channel.send_per_byte);
+            let cost = ReceiveCost::default().and(busy);
+            self.contexts[from as usize].add_cost(time, cost);
+        }
         if self.arrives_unknown((from, to), bytes, channel) {
             self.depart(number, time, channel.gap, false);
         } else {

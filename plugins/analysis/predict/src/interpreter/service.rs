@@ -69,7 +69,7 @@ impl Interpreter<'_> {
         let posted = self.posted.get(message.receive);
         let arrival = message.arrival;
         // A rank that blocks in this receive is in MPI when the request comes; a rank that continues may not be.
-        let waits = matches!(posted.target, Target::Context(_));
+        let waits = self.is_rank(posted.target);
         if posted.time >= arrival || waits || self.asynchronous {
             let (to, time) = (message.to, arrival.max(posted.time));
             let time = self.serviced(to, time);
@@ -88,7 +88,7 @@ impl Interpreter<'_> {
             return self.send_service(number, Purpose::Permission(number), ends, time);
         }
         let arrives = time + channel.service();
-        let waits = matches!(message.sender, Target::Context(_));
+        let waits = self.is_rank(message.sender);
         // Links are reserved in the order of times, so the permission must wait for its turn; so must a sender that may be computing.
         if self.cluster.contention || !(waits || self.asynchronous) {
             self.schedule(arrives, PERMISSION_ARRIVES | number);
