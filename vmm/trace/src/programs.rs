@@ -125,6 +125,8 @@ impl fmt::Display for ProgramList {
 pub struct Caller {
     /// Number of the program, an index of [`ProgramFinder::programs`].
     pub program: usize,
+    /// Number of the process among those of its program, from 0 in the order in which they were found.
+    pub process: usize,
     /// World rank of the process.
     pub rank: u32,
     /// How the process introduced itself, the first time that it is found; `None` later, and if it never introduced itself.
@@ -138,8 +140,8 @@ pub struct Caller {
 #[derive(Clone, Debug, Default)]
 pub struct ProgramFinder {
     programs: Vec<MpiProgram>,
-    /// Program of each process, by node, process id and rank.
-    processes: HashMap<(u32, u32, u32), usize>,
+    /// Program of each process and its number there, by node, process id and rank.
+    processes: HashMap<(u32, u32, u32), (usize, usize)>,
     /// Introductions of processes that have not called yet, by node and process id.
     waiting: BTreeMap<(u32, u32), Hello>,
     /// Numbers of programs that may lack ranks, by id; each ascending.
@@ -213,16 +215,16 @@ impl ProgramFinder {
             return self.join(process, hello, id);
         }
         let known = self.processes.get(&(process.0, process.1, rank)).copied();
-        let program = known.unwrap_or_else(|| {
+        let (program, process) = known.unwrap_or_else(|| {
             // The process has not introduced itself.
             let latest = self.programs.len().checked_sub(1);
             let fits = latest.filter(|&latest| self.programs[latest].lacks(rank, 0));
             let program = fits.unwrap_or_else(|| self.begin(0, 0));
-            self.enter(program, process, rank);
-            program
+            (program, self.enter(program, process, rank))
         });
         Some(Caller {
             program,
+            process,
             rank,
             introduced: None,
         })
@@ -241,9 +243,10 @@ impl ProgramFinder {
         if !hello.program.is_empty() && found.names.len() < MOST_NAMES {
             found.names.insert(hello.program.clone());
         }
-        self.enter(program, process, rank);
+        let process = self.enter(program, process, rank);
         Some(Caller {
             program,
+            process,
             rank,
             introduced: Some(hello),
         })
@@ -277,12 +280,14 @@ impl ProgramFinder {
         number
     }
 
-    fn enter(&mut self, number: usize, process: (u32, u32), rank: u32) {
+    /// Adds a process to a program that lacks its rank. Returns the number of the process there.
+    fn enter(&mut self, number: usize, process: (u32, u32), rank: u32) -> usize {
         let program = &mut self.programs[number];
+        let own = program.ranks.len();
         program.ranks.insert(rank);
-        self.processes.insert((process.0, process.1, rank), number);
+        (self.processes).insert((process.0, process.1, rank), (number, own));
         if !program.is_complete() {
-            return;
+            return own;
         }
         let id = program.id;
         let of_id = self.incomplete.get_mut(&id);
@@ -291,5 +296,6 @@ impl ProgramFinder {
                 list.remove(at);
             }
         }
+        own
     }
 }

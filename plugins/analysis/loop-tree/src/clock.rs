@@ -132,6 +132,8 @@ impl Sequences {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use nodescope_hypercall::Function;
 
     use super::*;
@@ -146,7 +148,7 @@ mod tests {
             begins.push(clock);
             rank.entries.push(Entry {
                 burst: Burst { time, instructions },
-                op: Op {
+                op: Arc::new(Op {
                     function: Function::Barrier,
                     site: Site {
                         address: site,
@@ -156,7 +158,7 @@ mod tests {
                     block: None,
                     more: false,
                     action: Action::Nothing,
-                },
+                }),
                 opaque: None,
             });
         }

@@ -1,6 +1,7 @@
 //! A program as loop trees that equal ranks share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use nodescope_hypercall::Function;
 
@@ -248,7 +249,7 @@ impl Program {
             };
             entries.push(Entry {
                 burst,
-                op: op.map_peers(|peer| peer.absolute(rank, world)),
+                op: Arc::new(op.map_peers(|peer| peer.absolute(rank, world))),
                 opaque,
             });
         });

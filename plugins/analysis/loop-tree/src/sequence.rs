@@ -4,13 +4,16 @@ mod calls;
 pub(crate) mod limits;
 mod neighbours;
 mod one_sided;
+mod ops;
 mod overlap;
 mod rank;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use nodescope_hypercall::record::communicator;
-use nodescope_hypercall::{Flavour, Function, MpiRecord, Peer};
+use nodescope_hypercall::{Flavour, Function, MpiRecord};
 use nodescope_trace::{
     Body, Caller, Event, Header, MpiCall, MpiProgram, PendingCalls, ProgramFinder, ProgramList,
     SiteNames, Unfinished,
@@ -19,6 +22,7 @@ use nodescope_trace::{
 use crate::op::Op;
 use crate::origin::Origin;
 use limits::Named;
+use ops::Ops;
 use rank::RankState;
 
 /// Computation of a rank between two MPI calls.
@@ -35,8 +39,8 @@ pub struct Burst {
 pub struct Entry {
     /// The computation before the operation.
     pub burst: Burst,
-    /// The operation; its peers are world ranks.
-    pub op: Op,
+    /// The operation, which equal entries share; its peers are world ranks.
+    pub op: Arc<Op>,
     /// Duration of an uninterpreted operation in picoseconds; `None` for other operations.
     pub opaque: Option<u64>,
 }
@@ -211,8 +215,9 @@ pub struct SequenceBuilder {
 /// MPI program: the processes of one `MPI_COMM_WORLD`.
 #[derive(Debug, Default)]
 struct Job {
-    /// States by rank. A state is large, and the nodes of a map should stay small.
-    ranks: BTreeMap<u32, Box<RankState>>,
+    /// States of the ranks that have called, by the number of their process.
+    states: Vec<Option<Box<RankState>>>,
+    ops: Ops,
     /// MPI implementations of the ranks whose processes the trace has announced.
     known: BTreeMap<u32, Flavour>,
     /// Calls that did not end, by rank.
@@ -255,7 +260,7 @@ impl SequenceBuilder {
         self.join(&caller);
         let job = &mut self.jobs[caller.program];
         match &event.body {
-            Body::Mpi(call) => job.call(event.node, call, &self.options),
+            Body::Mpi(call) => job.call(&caller, event.node, call, &self.options),
             Body::Unfinished(unfinished) => {
                 job.check_unfinished(caller.rank, unfinished);
                 job.unfinished.push((caller.rank, (**unfinished).clone()));
@@ -337,7 +342,7 @@ impl SequenceBuilder {
     /// As [`SequenceBuilder::finish`]; a trace of more than one rank.
     pub fn finish_alone(self) -> Result<(u32, Sequence), SequenceError> {
         let job = self.chosen()?;
-        let ranks: Vec<u32> = job.ranks.keys().copied().collect();
+        let ranks: Vec<u32> = job.states.iter().flatten().map(|s| s.rank).collect();
         let mut sequences = job.sequences(0, false)?;
         match (ranks.as_slice(), sequences.ranks.pop()) {
             (&[rank], Some(sequence)) => Ok((rank, sequence)),
@@ -375,10 +380,8 @@ impl SequenceBuilder {
 }
 
 impl Job {
-    fn call(&mut self, node: u32, call: &MpiCall, options: &SequenceOptions) {
-        let Peer::Rank(rank) = call.record.rank else {
-            return;
-        };
+    fn call(&mut self, caller: &Caller, node: u32, call: &MpiCall, options: &SequenceOptions) {
+        let rank = caller.rank;
         if rank >= MOST_RANKS {
             return;
         }
@@ -395,14 +398,15 @@ impl Job {
                 self.users.entry(id).or_default().insert(rank);
             }
         }
-        self.ranks
-            .entry(rank)
-            .or_insert_with(|| {
-                let flavour = self.known.get(&rank).copied();
-                let flavour = flavour.unwrap_or(Flavour::None);
-                Box::new(RankState::new(rank, node, flavour, options))
-            })
-            .call(call);
+        if self.states.len() <= caller.process {
+            self.states.resize_with(caller.process + 1, || None);
+        }
+        let state = self.states[caller.process].get_or_insert_with(|| {
+            let flavour = self.known.get(&rank).copied();
+            let flavour = flavour.unwrap_or(Flavour::None);
+            Box::new(RankState::new(rank, node, flavour, options))
+        });
+        state.call(call, &mut self.ops);
     }
 
     fn check(&mut self, rank: u32, record: &MpiRecord, checked: Result<(), SequenceError>) {
@@ -438,12 +442,15 @@ impl Job {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
         }
+        let states = std::mem::take(&mut self.states).into_iter().flatten();
+        let mut ranks: BTreeMap<u32, Box<RankState>> =
+            states.map(|state| (state.rank, state)).collect();
         for (rank, unfinished) in std::mem::take(&mut self.unfinished) {
-            if let Some(state) = self.ranks.get_mut(&rank) {
-                state.unfinished(&unfinished, self.stuck.contains(&rank));
+            if let Some(state) = ranks.get_mut(&rank) {
+                state.unfinished(&unfinished, self.stuck.contains(&rank), &mut self.ops);
             }
         }
-        let Some((&last, _)) = self.ranks.last_key_value() else {
+        let Some((&last, _)) = ranks.last_key_value() else {
             return Err(SequenceError::NoCalls);
         };
         let world = if self.world == 0 {
@@ -467,7 +474,7 @@ impl Job {
                 world,
             });
         }
-        if all && let Some(rank) = (0..world).find(|rank| !self.ranks.contains_key(rank)) {
+        if all && let Some(rank) = (0..world).find(|rank| !ranks.contains_key(rank)) {
             return Err(SequenceError::RankMissing { rank, world });
         }
         let mut sequences = Sequences {
@@ -485,7 +492,7 @@ impl Job {
                 self.members.insert(id, users.into_iter().collect());
             }
         }
-        let copies = self.ranks.values().flat_map(|rank| rank.copies.clone());
+        let copies = ranks.values().flat_map(|rank| rank.copies.clone());
         let copies: BTreeMap<u64, u64> = copies.collect();
         // One event can make a copy of as many members as there are ranks, so their sum has a limit.
         let size = |&of: &u64| match of {
@@ -524,7 +531,7 @@ impl Job {
             });
             numbers.insert(id, Some(number));
         }
-        for (rank, state) in self.ranks {
+        for (rank, state) in ranks {
             sequences.nodes.push(state.node);
             let (first, last) = state.extent();
             sequences.spans.push(last - first);
@@ -535,7 +542,7 @@ impl Job {
                     _ => None,
                 };
             }
-            let mut finished = state.finish(&self.members, &mut self.notes);
+            let mut finished = state.finish(&self.members, &mut self.ops, &mut self.notes);
             let communicators = std::mem::take(&mut finished.communicators);
             sequences.begins.push(std::mem::take(&mut finished.begins));
             sequences.ranks.push(Sequence {

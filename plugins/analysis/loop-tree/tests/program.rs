@@ -1,6 +1,7 @@
 //! Folding a program loses nothing, and the trees hold what a trace says.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{
@@ -396,15 +397,15 @@ fn entry() -> impl Strategy<Value = Entry> {
         |(op, time, instructions, opaque)| match opaque {
             Some(_) => Entry {
                 burst: Burst { time, instructions },
-                op: Op {
+                op: Arc::new(Op {
                     action: Action::Opaque,
                     ..op
-                },
+                }),
                 opaque,
             },
             None => Entry {
                 burst: Burst { time, instructions },
-                op,
+                op: Arc::new(op),
                 opaque: None,
             },
         },

@@ -1,6 +1,7 @@
 //! Placements for each phase and for the whole run, what they gain as predicted, and when changing the placement pays.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::{Burst, Entry, Sequences};
@@ -341,7 +342,7 @@ fn divide(burst: Burst, time: u64) -> [Burst; 2] {
 fn mark(number: u32, burst: Burst) -> Entry {
     Entry {
         burst,
-        op: Op {
+        op: Arc::new(Op {
             // A mark is no call, and its function is never shown.
             function: Function::Barrier,
             site: Site::default(),
@@ -349,7 +350,7 @@ fn mark(number: u32, burst: Burst) -> Entry {
             block: None,
             more: false,
             action: Action::Mark(number),
-        },
+        }),
         opaque: None,
     }
 }

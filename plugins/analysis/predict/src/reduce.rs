@@ -17,6 +17,7 @@ mod select;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use nodescope_loop_tree::{Action, Entry, Mode, Op, Program, Sequence, Sequences, Source};
 use serde::Serialize;
@@ -490,10 +491,10 @@ fn replaced(sequences: &Sequences, occurrences: &[Occurrence], numbers: &[u32]) 
             let first = &sequence.entries[start];
             entries.push(Entry {
                 burst: first.burst,
-                op: Op {
+                op: Arc::new(Op {
                     action: Action::Reduced(number),
-                    ..first.op.clone()
-                },
+                    ..Op::clone(&first.op)
+                }),
                 opaque: None,
             });
             next = end;

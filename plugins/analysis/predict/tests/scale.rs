@@ -159,7 +159,7 @@ fn cube(p: u32) -> Program {
 /// Returns the operations of a rank, with peers as world ranks and buffer sizes of receives set to 0.
 fn plain(program: &Program, rank: u32) -> Vec<Op> {
     let entries = program.unfold(rank).entries.into_iter();
-    let ops = entries.map(|entry| entry.op);
+    let ops = entries.map(|entry| Op::clone(&entry.op));
     ops.map(|mut op| {
         match &mut op.action {
             Action::Receive { room, .. } => *room = 0,

@@ -1,6 +1,7 @@
 //! Changes of a program or its cluster, whose effect on the time is asked.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::{Burst, Entry};
@@ -134,13 +135,14 @@ impl Edit {
             Edit::Without(left_out) => {
                 let entries = (state.sequences.ranks.iter_mut()).flat_map(|rank| &mut rank.entries);
                 for entry in entries.filter(|entry| call(entry) == *left_out) {
-                    entry.op.action = Action::Nothing;
+                    Arc::make_mut(&mut entry.op).action = Action::Nothing;
                 }
             }
             Edit::Join(changes) => {
                 for (&(rank, index), &bytes) in changes {
                     let entry = &mut state.sequences.ranks[rank].entries[index];
-                    entry.op.action = joined(&entry.op.action, bytes);
+                    let op = Arc::make_mut(&mut entry.op);
+                    op.action = joined(&op.action, bytes);
                     if bytes.is_none() {
                         // What runs between the messages of a row is the loop that sends them.
                         entry.burst = Burst::default();

@@ -1,5 +1,7 @@
 //! Verdicts on sequences with a planted cause, whose gain follows from the bursts.
 
+use std::sync::Arc;
+
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::Entry;
 use nodescope_loop_tree::{
@@ -20,7 +22,7 @@ fn entry(time: u64, site: u64, function: Function, action: Action) -> Entry {
             time,
             instructions: time / 500,
         },
-        op: Op {
+        op: Arc::new(Op {
             function,
             site: Site {
                 address: site,
@@ -30,7 +32,7 @@ fn entry(time: u64, site: u64, function: Function, action: Action) -> Entry {
             block: None,
             more: false,
             action,
-        },
+        }),
         opaque: None,
     }
 }

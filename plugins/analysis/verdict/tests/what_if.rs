@@ -1,5 +1,7 @@
 //! What changes of a run gain, where the gains follow from the bursts.
 
+use std::sync::Arc;
+
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::sequence::Entry;
 use nodescope_loop_tree::{
@@ -25,7 +27,7 @@ fn allreduce(time: u64, site: u64) -> Entry {
             time,
             instructions: time / 500,
         },
-        op: Op {
+        op: Arc::new(Op {
             function: Function::Allreduce,
             site: Site {
                 address: site,
@@ -35,7 +37,7 @@ fn allreduce(time: u64, site: u64) -> Entry {
             block: None,
             more: false,
             action,
-        },
+        }),
         opaque: None,
     }
 }

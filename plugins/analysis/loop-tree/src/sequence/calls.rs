@@ -98,8 +98,8 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
         Function::RequestFree => {
             let mut requests = Vec::new();
             for serial in &record.requests {
-                requests.extend(state.end(*serial).map(|live| live.slot));
-                requests.extend(state.end_others(*serial));
+                requests.extend(state.requests.end(*serial).map(|live| live.slot));
+                requests.extend(state.requests.end_others(*serial));
                 state.prepared.remove(serial);
             }
             let requests = requests.into();
@@ -166,7 +166,9 @@ pub(super) fn add_pending(state: &mut RankState, record: &MpiRecord, entry: Stam
     match record.function {
         Function::Wait | Function::Waitall => {
             let serials = record.requests.iter();
-            let mut requests: Vec<u32> = serials.flat_map(|&serial| state.slots(serial)).collect();
+            let mut requests: Vec<u32> = serials
+                .flat_map(|&serial| state.requests.slots(serial))
+                .collect();
             requests.sort_unstable();
             if requests.is_empty() {
                 return false;
@@ -273,7 +275,7 @@ fn receive(record: &MpiRecord, request: Option<u32>) -> Action {
 
 /// Adds an operation that starts a request. A request with `MPI_PROC_NULL` ends at once.
 fn start(state: &mut RankState, record: &MpiRecord, serial: u64, make: impl FnOnce(u32) -> Action) {
-    let slot = state.slot();
+    let slot = state.requests.slot();
     let action = make(slot);
     let open = matches!(
         &action,
@@ -281,19 +283,19 @@ fn start(state: &mut RankState, record: &MpiRecord, serial: u64, make: impl FnOn
     );
     state.begin(serial, slot, open);
     if action == Action::Nothing {
-        state.end(serial);
+        state.requests.end(serial);
     }
     state.push(record, action, None);
 }
 
 /// Adds a send and a receive that have one common request.
 fn start_send_receive(state: &mut RankState, record: &MpiRecord) {
-    let slot = state.slot();
+    let slot = state.requests.slot();
     let send = send(record, Some(slot));
     state.push_part(record, send);
     let serial = record.request;
     start(state, record, serial, |slot| receive(record, Some(slot)));
-    state.add_others(serial, vec![slot]);
+    state.requests.add_others(serial, vec![slot]);
 }
 
 fn prepare(state: &mut RankState, record: &MpiRecord, what: Preparation) {
@@ -371,7 +373,7 @@ fn start_prepared(state: &mut RankState, record: &MpiRecord) {
 const MOST_AMONG: usize = 64;
 
 /// Returns the requests among which a call waits for some; nothing if it waits for all, or if a request consists of several operations.
-fn among(state: &RankState, record: &MpiRecord) -> Vec<u32> {
+fn among(state: &mut RankState, record: &MpiRecord) -> Vec<u32> {
     let some = matches!(
         record.function,
         Function::Waitany | Function::Waitsome | Function::Testany | Function::Testsome
@@ -382,7 +384,7 @@ fn among(state: &RankState, record: &MpiRecord) -> Vec<u32> {
     let serials = record.requests.iter().filter(|&&serial| serial != 0);
     let mut slots: Vec<u32> = Vec::new();
     for &serial in serials {
-        match state.slots(serial)[..] {
+        match state.requests.slots(serial)[..] {
             [slot] => slots.push(slot),
             [] => {}
             _ => return Vec::new(),
@@ -396,8 +398,8 @@ fn among(state: &RankState, record: &MpiRecord) -> Vec<u32> {
 fn complete(state: &mut RankState, record: &MpiRecord) -> (Vec<u32>, Vec<u32>) {
     let (mut done, mut cancelled) = (Vec::new(), Vec::new());
     for completion in &record.completions {
-        let others = state.end_others(completion.request);
-        let Some(live) = state.end(completion.request) else {
+        let others = state.requests.end_others(completion.request);
+        let Some(live) = state.requests.end(completion.request) else {
             done.extend(others);
             continue;
         };
@@ -512,7 +514,7 @@ fn described(
     }
     let is_root = record.root == record.rank;
     let request = serial.map(|serial| {
-        let slot = state.slot();
+        let slot = state.requests.slot();
         state.begin(serial, slot, false);
         slot
     });
@@ -551,7 +553,7 @@ fn construct(state: &mut RankState, call: &MpiCall) {
             }
             let starts = matches!(function, Function::CommIdup | Function::CommIdupWithInfo);
             let request = starts.then(|| {
-                let slot = state.slot();
+                let slot = state.requests.slot();
                 state.begin(record.request, slot, false);
                 slot
             });

@@ -19,7 +19,7 @@ pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
     }
     let mut actions = actions;
     if !slots.is_empty() {
-        state.end_slots(&slots);
+        state.requests.end_slots(&slots);
         actions.push(Action::wait(slots));
     }
     state.push_all(record, actions);
@@ -39,7 +39,7 @@ pub(super) fn start(state: &mut RankState, record: &MpiRecord, prepared: &MpiRec
 fn begin(state: &mut RankState, serial: u64, mut slots: Vec<u32>) {
     if let Some(first) = slots.pop() {
         state.begin(serial, first, false);
-        state.add_others(serial, slots);
+        state.requests.add_others(serial, slots);
     }
 }
 
@@ -76,7 +76,7 @@ fn messages(state: &mut RankState, record: &MpiRecord) -> (Vec<Action>, Vec<u32>
     let (mut actions, mut slots) = (Vec::new(), Vec::new());
     for (number, from) in record.sources.iter().enumerate() {
         let Some(rank) = from.rank() else { continue };
-        let slot = state.slot();
+        let slot = state.requests.slot();
         slots.push(slot);
         actions.push(Action::Receive {
             from: Source::Peer(PeerRef::Absolute(rank)),
@@ -92,7 +92,7 @@ fn messages(state: &mut RankState, record: &MpiRecord) -> (Vec<Action>, Vec<u32>
     }
     for (number, to) in record.destinations.iter().enumerate() {
         let Some(rank) = to.rank() else { continue };
-        let slot = state.slot();
+        let slot = state.requests.slot();
         slots.push(slot);
         let bytes = match same_to_all {
             true => record.send_bytes,

@@ -159,7 +159,7 @@ fn begin(state: &mut RankState, record: &MpiRecord) -> Vec<Action> {
     let Some(target) = target else {
         return Vec::new();
     };
-    let slot = state.slot();
+    let slot = state.requests.slot();
     if record.function.class() == Class::StartRma {
         state.begin(record.request, slot, false);
     } else {
@@ -181,6 +181,6 @@ fn finish(state: &mut RankState, window: u64, to: Option<u32>) -> Vec<Action> {
         return Vec::new();
     }
     requests.sort_unstable();
-    state.end_slots(&requests);
+    state.requests.end_slots(&requests);
     vec![Action::wait(requests)]
 }

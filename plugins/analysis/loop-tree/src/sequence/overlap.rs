@@ -6,6 +6,7 @@
 //! sequence, so that no new circle arises.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use super::Entry;
 use super::rank::RankState;
@@ -64,33 +65,36 @@ pub(super) fn split(state: &mut RankState, began: u64) {
     if at >= last {
         return;
     }
-    let op = state.entries[last].op.clone();
+    let op = Op::clone(&state.entries[last].op);
     // The other threads' calls may have used and freed a number in between.
     let used: BTreeSet<u32> = (state.entries[at..last].iter())
         .filter_map(|entry| request(&entry.op.action))
         .collect();
     let mut slots = Vec::new();
     while slots.iter().filter(|slot| !used.contains(*slot)).count() < 2 {
-        slots.push(state.slot());
+        slots.push(state.requests.slot());
     }
-    state.end_slots(&slots);
+    state.requests.end_slots(&slots);
     slots.retain(|slot| !used.contains(slot));
     let starts = started(&op.action, [slots[0], slots[1]]);
     if starts.is_empty() {
         return;
     }
     slots.truncate(starts.len());
-    state.entries[last].op.action = Action::wait(slots);
+    state.entries[last].op = Arc::new(Op {
+        action: Action::wait(slots),
+        ..op.clone()
+    });
     // The other threads' call began at about the same time.
     let mut burst = std::mem::take(&mut state.entries[at].burst);
     for (number, action) in starts.into_iter().enumerate() {
         let entry = Entry {
             burst: std::mem::take(&mut burst),
-            op: Op {
+            op: Arc::new(Op {
                 action,
                 more: true,
                 ..op.clone()
-            },
+            }),
             opaque: None,
         };
         state.insert(at + number, entry, began);

@@ -10,7 +10,9 @@ use nodescope_trace::{MpiCall, Stamp, Unfinished, Work, WorkBefore, WorkBetweenC
 use super::calls::{self, Prepared};
 use super::limits::LATEST;
 use super::one_sided::Window;
+use super::ops::{Ops, Repetition};
 use super::overlap::{self, Latest};
+use super::requests::{OpenRequest, Requests};
 use super::{Burst, Entry, SequenceOptions};
 use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
 
@@ -20,52 +22,45 @@ const LARGEST_PREDEFINED: u32 = 32;
 /// Bytes of a block where the trace does not tell: a double, as in a column of a matrix.
 const USUAL_BLOCK: u64 = 8;
 
-/// A request that has begun and not completed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpenRequest {
-    pub slot: u32,
-    /// Index of the operation that began the request.
-    pub entry: usize,
-    /// True if the request is a receive that accepts any source or any tag.
-    pub wildcard: bool,
-}
-
 /// State of a rank while its calls become a sequence.
+///
+/// Calls of many ranks alternate in a trace, so that a state is seldom in the processor's caches. What every call needs comes first.
 #[derive(Debug)]
 pub(super) struct RankState {
-    rank: u32,
+    pub rank: u32,
     pub node: u32,
     pub flavour: Flavour,
+    finalized: bool,
+    /// True if only the part between the first two marks counts.
+    section: bool,
+    /// Thread of the last call, which is among `threads`.
+    thread: Option<ThreadId>,
     pub entries: Vec<Entry>,
     /// Time at which the call of each entry began, picoseconds.
     begins: Vec<u64>,
     /// Time at which the call that is being added began, picoseconds.
     begin: u64,
-    communicator_ids: Vec<u64>,
-    numbers: HashMap<u64, u32>,
-    first: Option<Stamp>,
-    work: WorkBetweenCalls,
+    repetition: Repetition,
+    /// True if there are collectives whose roots may become other numbers at the end.
+    rooted: bool,
+    /// Operations of all ranks, which are here while a call is being added.
+    ops: Ops,
     /// Computation since the last operation.
     burst: Burst,
-    /// Open requests by their serial in the trace. A rank has few at a time.
-    pub live: BTreeMap<u64, OpenRequest>,
-    free: BTreeSet<u32>,
-    slots: u32,
+    pub requests: Requests,
+    pub latest: Latest,
+    marks: Vec<Mark>,
+    work: WorkBetweenCalls,
+    first: Option<Stamp>,
+    communicator_ids: Vec<u64>,
+    /// Numbers of the communicators that the program made.
+    numbers: HashMap<u64, u32>,
     pub prepared: HashMap<u64, Prepared>,
-    /// Request numbers of the further operations of requests that consist of several operations, by the request's serial in the trace.
-    others: HashMap<u64, Vec<u32>>,
     /// Accesses and epochs of windows, by the trace's id of the window.
     pub windows: HashMap<u64, Window>,
     /// Communicators that are made here, by an id of their own, with the trace's id of the communicator whose members each has.
     pub copies: BTreeMap<u64, u64>,
     threads: BTreeSet<ThreadId>,
-    /// Thread of the last call, which is among `threads`.
-    thread: Option<ThreadId>,
-    pub latest: Latest,
-    finalized: bool,
-    marks: Vec<Mark>,
-    /// True if only the part between the first two marks counts.
-    section: bool,
     pub notes: Vec<String>,
 }
 
@@ -92,25 +87,18 @@ impl RankState {
             rank,
             node,
             flavour,
+            finalized: false,
+            section: options.section,
+            thread: None,
             entries: Vec::new(),
             begins: Vec::new(),
             begin: 0,
-            communicator_ids: vec![communicator::WORLD, communicator::SELF],
-            numbers: HashMap::from([(communicator::WORLD, 0), (communicator::SELF, 1)]),
-            first: None,
-            work: WorkBetweenCalls::default(),
+            repetition: Repetition::default(),
+            rooted: false,
+            ops: Ops::default(),
             burst: Burst::default(),
-            live: BTreeMap::new(),
-            free: BTreeSet::new(),
-            slots: 0,
-            prepared: HashMap::new(),
-            others: HashMap::new(),
-            windows: HashMap::new(),
-            copies: BTreeMap::new(),
-            threads: BTreeSet::new(),
-            thread: None,
+            requests: Requests::default(),
             latest: Latest::default(),
-            finalized: false,
             marks: (options.marks.iter())
                 .map(|&(function, number)| Mark {
                     function,
@@ -118,7 +106,14 @@ impl RankState {
                     time: None,
                 })
                 .collect(),
-            section: options.section,
+            work: WorkBetweenCalls::default(),
+            first: None,
+            communicator_ids: vec![communicator::WORLD, communicator::SELF],
+            numbers: HashMap::new(),
+            prepared: HashMap::new(),
+            windows: HashMap::new(),
+            copies: BTreeMap::new(),
+            threads: BTreeSet::new(),
             notes: Vec::new(),
         }
     }
@@ -134,10 +129,20 @@ impl RankState {
     }
 
     /// Adds a call that ended.
-    pub fn call(&mut self, call: &MpiCall) {
-        if self.finalized {
-            return;
+    pub fn call(&mut self, call: &MpiCall, ops: &mut Ops) {
+        if !self.finalized {
+            self.with(ops, |state| state.add(call));
         }
+    }
+
+    /// Does something that may add entries.
+    fn with(&mut self, ops: &mut Ops, change: impl FnOnce(&mut RankState)) {
+        std::mem::swap(&mut self.ops, ops);
+        change(self);
+        std::mem::swap(&mut self.ops, ops);
+    }
+
+    fn add(&mut self, call: &MpiCall) {
         let record = &call.record;
         self.begin = call.entry.time;
         if self.thread.replace(record.thread) != Some(record.thread) {
@@ -203,9 +208,7 @@ impl RankState {
             self.begins.clear();
             self.latest.clear();
             self.burst = Burst::default();
-            self.live.clear();
-            self.others.clear();
-            self.free.extend(0..self.slots);
+            self.requests.end_all();
             self.first = Some(call.exit);
         } else {
             self.finalized = true;
@@ -219,10 +222,13 @@ impl RankState {
     }
 
     /// Adds a call that did not end. The call becomes an operation if the rank is stuck in it and the call is interpreted.
-    pub fn unfinished(&mut self, unfinished: &Unfinished, stuck: bool) {
-        if self.finalized || self.work.last().is_none() {
-            return;
+    pub fn unfinished(&mut self, unfinished: &Unfinished, stuck: bool, ops: &mut Ops) {
+        if !self.finalized && self.work.last().is_some() {
+            self.with(ops, |state| state.add_unfinished(unfinished, stuck));
         }
+    }
+
+    fn add_unfinished(&mut self, unfinished: &Unfinished, stuck: bool) {
         let entry = unfinished.entry;
         self.begin = entry.time;
         let before = self.work.until(entry);
@@ -265,88 +271,49 @@ impl RankState {
 
     /// Returns the number of a communicator on this rank, a new one at the first use; 0, which is the world, for no communicator.
     pub fn communicator(&mut self, id: u64) -> u32 {
-        if matches!(id, communicator::NONE | communicator::WORLD) {
-            return 0;
+        match id {
+            communicator::NONE | communicator::WORLD => 0,
+            communicator::SELF => 1,
+            id => *self.numbers.entry(id).or_insert_with(|| {
+                self.communicator_ids.push(id);
+                (self.communicator_ids.len() - 1) as u32
+            }),
         }
-        *self.numbers.entry(id).or_insert_with(|| {
-            self.communicator_ids.push(id);
-            (self.communicator_ids.len() - 1) as u32
-        })
     }
 
-    /// Returns the smallest request number that is free.
-    pub fn slot(&mut self) -> u32 {
-        self.free.pop_first().unwrap_or_else(|| {
-            self.slots += 1;
-            self.slots - 1
-        })
-    }
-
-    /// Begins a request. Its serial in the trace means the request number `slot` until it completes.
+    /// Begins a request at the next entry. Its serial in the trace means the request number `slot` until it completes.
     pub fn begin(&mut self, serial: u64, slot: u32, wildcard: bool) {
         let entry = self.entries.len();
-        if let Some(old) = self.live.insert(
-            serial,
-            OpenRequest {
-                slot,
-                entry,
-                wildcard,
-            },
-        ) {
-            self.free.insert(old.slot);
-        }
-    }
-
-    /// Adds the numbers of further operations to a request.
-    pub fn add_others(&mut self, serial: u64, slots: Vec<u32>) {
-        if !slots.is_empty() {
-            self.others.insert(serial, slots);
-        }
-    }
-
-    /// Returns the numbers of the operations of a request that has not completed.
-    pub fn slots(&self, serial: u64) -> Vec<u32> {
-        let live = self.live.get(&serial).map(|live| live.slot);
-        let others = self.others.get(&serial).into_iter().flatten().copied();
-        live.into_iter().chain(others).collect()
-    }
-
-    /// Ends the further operations of a request, and returns their numbers.
-    pub fn end_others(&mut self, serial: u64) -> Vec<u32> {
-        if self.others.is_empty() {
-            return Vec::new();
-        }
-        let slots = self.others.remove(&serial).unwrap_or_default();
-        self.free.extend(&slots);
-        slots
-    }
-
-    /// Frees the numbers of operations that have no request in the trace.
-    pub fn end_slots(&mut self, slots: &[u32]) {
-        self.free.extend(slots);
-    }
-
-    /// Ends a request, whose number is free from now on; returns `None` if no such request is open.
-    pub fn end(&mut self, serial: u64) -> Option<OpenRequest> {
-        let live = self.live.remove(&serial)?;
-        self.free.insert(live.slot);
-        Some(live)
+        let request = OpenRequest {
+            slot,
+            entry,
+            wildcard,
+        };
+        self.requests.begin(serial, request);
     }
 
     /// Appends an operation after the current burst.
     pub fn push(&mut self, record: &MpiRecord, action: Action, opaque: Option<u64>) {
-        let communicator = self.communicator(record.communicator);
+        self.append(record, action, opaque, false);
+    }
+
+    fn append(&mut self, record: &MpiRecord, action: Action, opaque: Option<u64>, more: bool) {
+        if let Action::Collective(collective) = &action {
+            self.rooted |= collective.kind.rooted() || record.communicator == communicator::SELF;
+        }
+        let op = Op {
+            function: record.function,
+            site: Site::of(record),
+            communicator: self.communicator(record.communicator),
+            block: block(record),
+            more,
+            action,
+        };
+        let op = (self.repetition).shared(op, &self.entries, &mut self.ops);
         self.begins.push(self.begin);
         self.entries.push(Entry {
             burst: std::mem::take(&mut self.burst),
-            op: Op {
-                function: record.function,
-                site: Site::of(record),
-                communicator,
-                block: block(record),
-                more: false,
-                action,
-            },
+            op,
             opaque,
         });
     }
@@ -355,17 +322,12 @@ impl RankState {
     pub fn insert(&mut self, at: usize, entry: Entry, began: u64) {
         self.entries.insert(at, entry);
         self.begins.insert(at, began);
-        for open in self.live.values_mut() {
-            open.entry += usize::from(open.entry >= at);
-        }
+        self.requests.insert_entry(at);
     }
 
     /// Appends an operation of a call, of which another operation follows.
     pub fn push_part(&mut self, record: &MpiRecord, action: Action) {
-        self.push(record, action, None);
-        if let Some(entry) = self.entries.last_mut() {
-            entry.op.more = true;
-        }
+        self.append(record, action, None, true);
     }
 
     /// Appends the operations of a call; a call without operations becomes `Action::Nothing`.
@@ -386,20 +348,28 @@ impl RankState {
         if !live.wildcard {
             return;
         }
-        if let Some(entry) = self.entries.get_mut(live.entry)
-            && let Action::Receive { from, tag, .. } = &mut entry.op.action
-        {
+        let Some(entry) = self.entries.get_mut(live.entry) else {
+            return;
+        };
+        let mut op = Op::clone(&entry.op);
+        if let Action::Receive { from, tag, .. } = &mut op.action {
             if let (Source::Any, Some(rank)) = (*from, source) {
                 *from = Source::Matched(PeerRef::Absolute(rank));
             }
             if tag.is_none() {
                 *tag = matched_tag;
             }
+            entry.op = self.ops.shared(op);
         }
     }
 
     /// Returns the sequence, with roots as ranks of their communicators.
-    pub fn finish(mut self, members: &HashMap<u64, Vec<u32>>, notes: &mut Vec<String>) -> Finished {
+    pub fn finish(
+        mut self,
+        members: &HashMap<u64, Vec<u32>>,
+        ops: &mut Ops,
+        notes: &mut Vec<String>,
+    ) -> Finished {
         if self.threads.len() > 1 {
             notes.push(format!(
                 "rank {} calls MPI from {} threads, which are taken as one that starts and ends their calls in the traced order",
@@ -407,19 +377,31 @@ impl RankState {
                 self.threads.len()
             ));
         }
-        for entry in &mut self.entries {
+        let entries = if self.rooted {
+            &mut self.entries[..]
+        } else {
+            &mut []
+        };
+        for entry in entries {
             let id = self.communicator_ids[entry.op.communicator as usize];
-            if let Action::Collective(collective) = &mut entry.op.action
-                && let Some(members) = members.get(&id)
-                && collective.kind.rooted()
-            {
-                let rank = members.iter().position(|&member| member == collective.root);
-                collective.root = rank.unwrap_or(0) as u32;
-            }
-            if let Action::Collective(collective) = &mut entry.op.action
-                && id == communicator::SELF
-            {
-                collective.root = 0;
+            let Action::Collective(collective) = &entry.op.action else {
+                continue;
+            };
+            let root = match members.get(&id) {
+                _ if id == communicator::SELF => 0,
+                Some(members) if collective.kind.rooted() => {
+                    let rank = members.iter().position(|&member| member == collective.root);
+                    rank.unwrap_or(0) as u32
+                }
+                _ => collective.root,
+            };
+            if root != collective.root {
+                let mut collective = collective.clone();
+                collective.root = root;
+                entry.op = ops.shared(Op {
+                    action: Action::Collective(collective),
+                    ..Op::clone(&entry.op)
+                });
             }
         }
         if let Some(last) = self.work.last().filter(|_| !self.finalized) {
@@ -436,7 +418,7 @@ impl RankState {
             );
             end.communicator = communicator::WORLD;
             self.begin = self.extent().1;
-            self.push(&end, Action::Nothing, None);
+            self.with(ops, |state| state.push(&end, Action::Nothing, None));
         }
         notes.append(&mut self.notes);
         // A hundred thousand ranks have much unused room together.
