@@ -385,6 +385,7 @@ fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster
         memory: None,
         library: nodescope_predict::Library::OpenMpi,
         connection_buffer: None,
+        accesses_in_calls: false,
         checked: None,
     };
     options.say(&file.summary());

@@ -42,6 +42,7 @@ pub fn calibrate(args: &Calibrate) -> Result<Exit, Failure> {
         memory: path(args.memory.as_deref(), None, args.memory_eager_limit)?,
         library: nodescope_predict::Library::OpenMpi,
         connection_buffer: None,
+        accesses_in_calls: false,
         checked: None,
     };
     results::write(output, &file.text())?;

@@ -34,6 +34,8 @@ pub struct ClusterFile {
     pub library: Library,
     /// Bytes that a connection between nodes holds for its sender; `None` if unknown.
     pub connection_buffer: Option<u64>,
+    /// True if ranks serve one-sided accesses to their memory in their calls of MPI, as libraries do over TCP.
+    pub accesses_in_calls: bool,
     /// Errors of predictions with these costs; `None` if none was made.
     pub checked: Option<Checked>,
 }
@@ -63,6 +65,9 @@ impl ClusterFile {
                 shared_wire(&mut out, network);
                 if let Some(buffer) = self.connection_buffer {
                     let _ = writeln!(out, "connection_buffer = \"{buffer} B\"");
+                }
+                if self.accesses_in_calls {
+                    out.push_str("accesses_in_calls = true\n");
                 }
                 if let Some(opening) = opening(network) {
                     let _ = writeln!(

@@ -101,6 +101,7 @@ fn cluster(fit: &Fit) -> Cluster {
         memory: None,
         library: nodescope_predict::Library::OpenMpi,
         connection_buffer: None,
+        accesses_in_calls: false,
         checked: None,
     };
     let cluster = Cluster::parse(Path::new("cluster.toml"), &file.text())

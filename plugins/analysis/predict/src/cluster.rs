@@ -156,6 +156,8 @@ pub struct Cluster {
     /// Bytes that a connection between two ranks of different nodes holds for its sender. The send of a large message ends when the rest of the
     /// message fits.
     pub connection_buffer: u64,
+    /// True if a rank serves accesses to its memory itself while it is in MPI; false if the network or a thread does.
+    pub accesses_in_calls: bool,
     /// Picoseconds after which a rank without a connection looks again whether another rank connects to it. The library of such a rank looks
     /// rarely while the rank is in MPI.
     pub connection_poll: u64,
@@ -269,6 +271,7 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             connection_buffer: 0,
+            accesses_in_calls: false,
             connection_poll: 0,
             connection_setup: 0,
             progress: Progress::Thread { beta: 0.0 },
@@ -295,6 +298,7 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             connection_buffer: 0,
+            accesses_in_calls: false,
             connection_poll: 0,
             connection_setup: 0,
             progress: Progress::Thread { beta: 0.0 },

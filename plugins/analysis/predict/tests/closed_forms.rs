@@ -505,6 +505,32 @@ fn collectives_beside_their_ranks_move_on_in_calls_or_by_a_thread() {
 }
 
 #[test]
+fn accesses_are_served_by_the_network_or_in_calls() {
+    use nodescope_hypercall::Function;
+    let mut builder = ProgramBuilder::new();
+    builder.call(
+        Function::Put,
+        0x80,
+        Action::OneSided {
+            to: rank(1),
+            out: 0,
+            back: 0,
+            request: None,
+        },
+    );
+    builder.send(rank(1), 0, 0).ranks(1);
+    builder.compute(300 * US).receive(rank(0), 0, 0).ranks(1);
+    let program = builder.finish();
+    let mut cluster = Cluster::simple("c", loggp());
+    cluster.progress = Progress::Calls;
+    // 1 us to send and 5 us each way; then a message, which is there when it is received.
+    assert_eq!(run(&program, &cluster).time, (300 + 1) * US);
+    // The target receives for 1 us and answers for 1 us. The answer arrives 5 us later, is received for 1 us, and the message takes 7 us.
+    cluster.accesses_in_calls = true;
+    assert_eq!(run(&program, &cluster).time, (300 + 2 + 5 + 1 + 7) * US);
+}
+
+#[test]
 fn waits_at_collectives_are_classified() {
     let kinds = |kind| {
         let mut builder = ProgramBuilder::new();

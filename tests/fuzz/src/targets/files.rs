@@ -281,6 +281,7 @@ pub const NETPIPE: Target = Target {
                 memory: None,
                 library: nodescope_predict::Library::OpenMpi,
                 connection_buffer: None,
+                accesses_in_calls: false,
                 checked: None,
             };
             let _ = file.summary();

@@ -325,6 +325,8 @@ impl Calibration<'_> {
                 _ => Library::OpenMpi,
             },
             connection_buffer: None,
+            // Guests' messages go over TCP, which serves no accesses.
+            accesses_in_calls: true,
             checked: None,
         })
     }

@@ -254,6 +254,12 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.link_per_byte = rate(&item).map(per_byte);
     }
     progress(section, cluster);
+    if let Some(item) = section.item("accesses_in_calls") {
+        cluster.accesses_in_calls = item.boolean().unwrap_or(false);
+        if cluster.accesses_in_calls && cluster.progress != Progress::Calls {
+            item.add_problem("is without a progress thread; leave out progress_thread");
+        }
+    }
     if let Some(item) = buffer {
         let known = matches!(cluster.sharing, Sharing::Queue | Sharing::Frames);
         if cluster.contention && !known {

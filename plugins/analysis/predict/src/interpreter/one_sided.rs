@@ -1,13 +1,19 @@
 //! Accesses to the memory of other ranks.
 //!
 //! Request and answer are messages that no call receives. The target's network interface or a thread of the MPI library serves them at
-//! once, whatever the target rank does, and takes nothing of its processor. An access is complete when the answer has come, because only
-//! the answer shows that written data has arrived.
+//! once, whatever the target rank does, and takes nothing of its processor. Or the target serves them in its calls of MPI. An access is
+//! complete when the answer has come, because only the answer shows that written data has arrived.
+
+use nodescope_hypercall::Function;
 
 use super::critical_path::Way;
 use super::matching::{Message, Purpose};
 use super::{CONTROL_ARRIVES, Cause, Context, Interpreter, Target};
-use crate::network::{Model, ReceiveCost};
+use crate::collective::Library;
+use crate::network::{Channel, Model, ReceiveCost};
+
+/// Bytes of a number in a window that tells of posts and completions.
+const NUMBER: u64 = 8;
 
 impl Interpreter<'_> {
     /// Starts an access: a rank sends `out` bytes to another rank's memory, from which `back` bytes come back.
@@ -68,6 +74,61 @@ impl Interpreter<'_> {
         }
     }
 
+    /// Handles an access that arrives at its target.
+    pub(super) fn access_arrived(&mut self, number: u32, back: u64, time: u64) {
+        if !self.cluster.accesses_in_calls {
+            return self.send_answer(number, back, time);
+        }
+        let Message {
+            from,
+            to,
+            op,
+            bytes,
+            ..
+        } = *self.messages.get(number);
+        if !self.in_mpi(to) {
+            let waiting = self.deferred.entry(to).or_default();
+            return waiting.push(CONTROL_ARRIVES | number);
+        }
+        let channel = self.channel(from, to, op);
+        let answer = channel.send_overhead.at(back);
+        let cost = channel.receive(bytes).and(answer);
+        let time = self.serviced(to, time);
+        self.contexts[to as usize].add_cost(time, cost);
+        self.send_answer(number, back, time + cost.awaited);
+    }
+
+    /// Serves an access that came before its target was in MPI.
+    pub(super) fn serve_access(&mut self, number: u32, back: u64) {
+        let Message {
+            from,
+            to,
+            op,
+            bytes,
+            ..
+        } = *self.messages.get(number);
+        let channel = self.channel(from, to, op);
+        let clock = &mut self.contexts[to as usize].clock;
+        *clock += channel.receive(bytes).buffered + channel.send_overhead.at(back);
+        let time = *clock;
+        self.send_answer(number, back, time);
+    }
+
+    /// Returns how long a call of `MPI_Win_post` takes before a notification leaves, or one of `MPI_Win_complete` after it has left. Open
+    /// MPI's component osc/rdma finds a place in the origin's window and takes it, or counts a completion in the target's window.
+    pub(super) fn notifies_for(&self, op: u32, channel: &Channel) -> (u64, u64) {
+        if !self.cluster.accesses_in_calls || self.cluster.collectives.library != Library::OpenMpi {
+            return (0, 0);
+        }
+        let way = channel.send_overhead.at(NUMBER) + channel.latency + channel.wire(NUMBER);
+        let round_trip = 2 * (way + channel.receive(NUMBER).awaited);
+        match self.code.program.ops.get(op as usize).map(|op| op.function) {
+            Some(Function::WinPost) => (2 * round_trip, 0),
+            Some(Function::WinComplete) => (0, round_trip),
+            _ => (0, 0),
+        }
+    }
+
     /// Sends the answer of an access back.
     pub(super) fn send_answer(&mut self, number: u32, back: u64, time: u64) {
         let message = self.messages.get_mut(number);
@@ -89,7 +150,7 @@ impl Interpreter<'_> {
         self.messages.release(number);
         // The notification of completion has no data.
         let cost = match bytes {
-            0 => ReceiveCost::default(),
+            0 if !self.cluster.accesses_in_calls => ReceiveCost::default(),
             bytes => self.channel(from, to, op).receive(bytes),
         };
         self.complete(sender, time, cost, cause);

@@ -112,15 +112,16 @@ impl Interpreter<'_> {
         };
         let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
         let rendezvous = mode == Mode::Synchronous || (!buffered && bytes > channel.eager_limit);
+        let (before, after) = self.notifies_for(op, channel);
         let mut busy = match channel.model {
             Model::LogGp => channel.send_overhead.at(bytes),
             Model::Post => 0,
         };
-        busy += self.packing(op, bytes, &channel.pack_overhead);
+        busy += before + self.packing(op, bytes, &channel.pack_overhead);
         let ready = self
             .acknowledgements
             .send((rank, to), bytes, (start, start + busy), channel);
-        self.contexts[context as usize].clock = ready;
+        self.contexts[context as usize].clock = ready + after;
         let mut message = Message {
             key,
             tag,
@@ -383,7 +384,7 @@ impl Interpreter<'_> {
         let Message { to, purpose, .. } = *self.messages.get(number);
         match purpose {
             Purpose::Data => {}
-            Purpose::Access(back) => return self.send_answer(number, back, time),
+            Purpose::Access(back) => return self.access_arrived(number, back, time),
             Purpose::Answer => return self.complete_access(number, time),
             Purpose::Acknowledgement(takes) => return self.acknowledge(number, takes),
             Purpose::Request(of) => {
@@ -436,11 +437,18 @@ impl Interpreter<'_> {
                 self.move_on_in_call(what, context);
                 continue;
             }
-            let time = self.contexts[context as usize].clock;
             let number = what & !(CONTROL_ARRIVES | PERMISSION_ARRIVES);
-            if let Purpose::Opening(step) = self.messages.get(number).purpose {
-                self.open_step(number, step, time);
-                continue;
+            let time = self.contexts[context as usize].clock;
+            match self.messages.get(number).purpose {
+                Purpose::Opening(step) => {
+                    self.open_step(number, step, time);
+                    continue;
+                }
+                Purpose::Access(back) => {
+                    self.serve_access(number, back);
+                    continue;
+                }
+                _ => {}
             }
             self.note_late(what, context);
             if what & PERMISSION_ARRIVES != 0 {
