@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, LONGEST};
 use crate::network::Channel;
 
 /// State of all connections and ranks.
@@ -51,6 +51,7 @@ impl Acknowledgements {
         };
         while let Some(&time) = coming.front()
             && time <= end
+            && end <= LONGEST
         {
             coming.pop_front();
             if time > start {
@@ -59,7 +60,7 @@ impl Acknowledgements {
         }
         self.frames.remove(&(to, from));
         let frames = self.frames.entry((from, to)).or_default();
-        *frames += channel.number_of_frames(bytes);
+        *frames = frames.saturating_add(channel.number_of_frames(bytes));
         if *frames >= every {
             *frames = 0;
             coming.push_back(end + channel.wire(bytes) + 2 * channel.latency);
