@@ -25,8 +25,11 @@
  * Barriers keep the ranks together. After the first two messages, neighbours send to and fro, from which follows how far their clocks are
  * apart.
  *
- * Between barriers on MPI_COMM_SELF lie nothing, or twenty datatypes made and freed, as collectives do that name blocks by them, or sums of two
- * vectors, 1 MiB in all, as reductions make them.
+ * Between barriers on MPI_COMM_SELF lie in turn:
+ *
+ *     nothing
+ *     twenty datatypes made and freed, as collectives do that name blocks by them
+ *     sums of two vectors, 1 MiB in all, as reductions make them
  *
  * `measure check` instead runs common patterns, which `nodescope calibrate run` predicts with what was measured. A barrier of all ranks is
  * before each pattern and after the last.

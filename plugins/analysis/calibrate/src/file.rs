@@ -265,16 +265,16 @@ fn shared_wire(out: &mut String, path: &Path) {
             100.0 * met.variation
         );
     }
+    if channel.send_per_byte > 0.0 {
+        let rate = ByteRate((1e12 / channel.send_per_byte).round() as u64);
+        let _ = writeln!(out, "send_bandwidth = \"{rate}\"");
+    }
     if let Some(frames) = channel.frames {
         let _ = writeln!(
             out,
             "envelope = \"{} B\"\nframe_payload = \"{} B\"\nframe_header = \"{} B\"\nframe_acknowledge = {}\nsharing = \"frames\"",
             channel.envelope, frames.payload, frames.header, frames.acknowledge
         );
-        if channel.send_per_byte > 0.0 {
-            let rate = ByteRate((1e12 / channel.send_per_byte).round() as u64);
-            let _ = writeln!(out, "send_bandwidth = \"{rate}\"");
-        }
         if channel.acknowledgement_overhead > 0 {
             let _ = writeln!(
                 out,

@@ -322,7 +322,7 @@ fn linear(
             for channel in channels {
                 if channel.send_per_byte > 0.0 || channel.acknowledgement_overhead > 0 {
                     return fail(
-                        "what a message costs depends on what else its sender does (send_bandwidth, acknowledgement_overhead)",
+                        "what a message costs depends on what else its sender does (send_bandwidth, acknowledgement_overhead); leave both keys out",
                     );
                 }
                 if channel.copy_per_byte > 0.0

@@ -207,6 +207,25 @@ fn acknowledgements_interrupt_streams_of_sends() {
 }
 
 #[test]
+fn senders_work_on_the_data_of_large_messages() {
+    let mut builder = ProgramBuilder::new();
+    builder.send(rank(1), 0, 10_000).ranks(1);
+    builder.receive(rank(0), 0, 10_000).ranks(1);
+    let program = builder.finish();
+    let mut cluster = cluster();
+    let mut sender = |eager_limit: u64, send_per_byte: f64| {
+        cluster.network.eager_limit = eager_limit;
+        cluster.network.send_per_byte = send_per_byte;
+        ends(&program, &cluster)[0]
+    };
+    // 1 us to send, 5 us for the request and 5 us for the permission; then 10 us on the wire, or 20 us of the processor.
+    assert_eq!(sender(1000, 0.0), 21 * US);
+    assert_eq!(sender(1000, 500.0), 21 * US);
+    assert_eq!(sender(1000, 2000.0), 31 * US);
+    assert_eq!(sender(10_000, 2000.0), US);
+}
+
+#[test]
 fn derived_datatypes_are_packed_and_unpacked() {
     let mut cluster = cluster();
     cluster.network.pack_overhead = Table::constant(2 * US);

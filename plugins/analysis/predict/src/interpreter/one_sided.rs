@@ -79,20 +79,12 @@ impl Interpreter<'_> {
         if !self.cluster.accesses_in_calls {
             return self.send_answer(number, back, time);
         }
-        let Message {
-            from,
-            to,
-            op,
-            bytes,
-            ..
-        } = *self.messages.get(number);
+        let to = self.messages.get(number).to;
         if !self.in_mpi(to) {
             let waiting = self.deferred.entry(to).or_default();
             return waiting.push(CONTROL_ARRIVES | number);
         }
-        let channel = self.channel(from, to, op);
-        let answer = channel.send_overhead.at(back);
-        let cost = channel.receive(bytes).and(answer);
+        let cost = self.serving(number, back);
         let time = self.serviced(to, time);
         self.contexts[to as usize].add_cost(time, cost);
         self.send_answer(number, back, time + cost.awaited);
@@ -100,23 +92,25 @@ impl Interpreter<'_> {
 
     /// Serves an access that came before its target was in MPI.
     pub(super) fn serve_access(&mut self, number: u32, back: u64) {
-        let Message {
-            from,
-            to,
-            op,
-            bytes,
-            ..
-        } = *self.messages.get(number);
-        let channel = self.channel(from, to, op);
+        let to = self.messages.get(number).to;
+        let cost = self.serving(number, back);
         let clock = &mut self.contexts[to as usize].clock;
-        *clock += channel.receive(bytes).buffered + channel.send_overhead.at(back);
+        *clock += cost.buffered;
         let time = *clock;
         self.send_answer(number, back, time);
     }
 
+    /// Returns what it costs the target's processor to receive an access and to answer with `back` bytes.
+    fn serving(&self, number: u32, back: u64) -> ReceiveCost {
+        let message = self.messages.get(number);
+        let channel = self.channel(message.from, message.to, message.op);
+        let answer = channel.send_overhead.at(back);
+        channel.receive(message.bytes).and(answer)
+    }
+
     /// Returns how long a call of `MPI_Win_post` takes before a notification leaves, or one of `MPI_Win_complete` after it has left. Open
     /// MPI's component osc/rdma finds a place in the origin's window and takes it, or counts a completion in the target's window.
-    pub(super) fn notifies_for(&self, op: u32, channel: &Channel) -> (u64, u64) {
+    pub(super) fn notification_times(&self, op: u32, channel: &Channel) -> (u64, u64) {
         if !self.cluster.accesses_in_calls || self.cluster.collectives.library != Library::OpenMpi {
             return (0, 0);
         }

@@ -112,7 +112,7 @@ impl Interpreter<'_> {
         };
         let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
         let rendezvous = mode == Mode::Synchronous || (!buffered && bytes > channel.eager_limit);
-        let (before, after) = self.notifies_for(op, channel);
+        let (before, after) = self.notification_times(op, channel);
         let mut busy = match channel.model {
             Model::LogGp => channel.send_overhead.at(bytes),
             Model::Post => 0,
