@@ -38,6 +38,13 @@ impl Source {
         }
     }
 
+    /// Returns the source of a reference with these charges, the farthest one if there are several; `None` for the first level.
+    #[inline(always)]
+    pub fn of(charges: &Charges) -> Option<Source> {
+        let mut sources = Source::ALL.into_iter().rev();
+        sources.find(|source| charges.answers[*source as usize] > 0)
+    }
+
     /// Returns the stable name for reports.
     pub fn name(self) -> &'static str {
         match self {

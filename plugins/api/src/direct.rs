@@ -66,6 +66,26 @@ impl DirectMisses {
 pub struct AcceptedDirectMisses(DirectMisses);
 
 impl AcceptedDirectMisses {
+    /// Serves a direct miss for a model that lies between this one and the engine. Returns the answer, and its charges, which are added to
+    /// those of the miss as well.
+    ///
+    /// # Safety
+    /// As for [`DirectMissFunction`], and as the caller of [`DirectMisses::accept`] promised.
+    pub unsafe fn serve(&self, miss: &DirectMiss) -> (Outcome, Charges) {
+        let mut charges = Charges::default();
+        let of_model = DirectMiss {
+            charges: &raw mut charges,
+            ..*miss
+        };
+        // SAFETY: the caller's promise; `charges` lives as long as the call.
+        let outcome = unsafe { (self.0.function)(self.0.model, &raw const of_model) };
+        // SAFETY: the caller's promise.
+        if let Some(target) = unsafe { miss.charges.as_mut() } {
+            target.add(&charges);
+        }
+        (outcome, charges)
+    }
+
     /// Returns the function.
     pub fn function(&self) -> DirectMissFunction {
         self.0.function

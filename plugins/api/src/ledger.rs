@@ -154,6 +154,7 @@ mod tests {
             site: Site::default(),
             non_temporal: false,
             locked: false,
+            large_page: false,
         }
     }
 

@@ -119,15 +119,11 @@ impl Recording {
 impl Answer {
     /// Returns the answer to a reference with these charges, which name at most one source.
     pub fn of_reference(line: u64, access: Access, charges: &Charges) -> Self {
-        let source = Source::ALL
-            .into_iter()
-            .rev()
-            .find(|source| charges.answers[*source as usize] > 0);
         Self {
             line,
             access,
             prefetched_into: 0,
-            source,
+            source: Source::of(charges),
             stall: u32::try_from(charges.total()).unwrap_or(u32::MAX),
         }
     }

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Charges, ContendedLine, Counters, DirectMisses, Prefetched};
+use crate::{Charges, ContendedLine, Counters, DirectMisses, ModelFile, Prefetched};
 
 /// Kind of a memory reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -93,6 +93,8 @@ pub struct MemRef {
     pub non_temporal: bool,
     /// True for the read and the write of a locked instruction (SDM vol. 3A §9.1.2).
     pub locked: bool,
+    /// True if a page of more than 4 KiB maps the address. Always false unless [`L0Geometry::page_sizes`] asks for it.
+    pub large_page: bool,
 }
 
 /// Accesses to a line that the engine's L0 filter cache may answer without asking the model.
@@ -247,6 +249,13 @@ pub struct L0Geometry {
     pub data_ways: u8,
     /// Number of lines for which an instruction slot may answer, by the rule of `data_ways`.
     pub instruction_ways: u8,
+    /// True if the model asks for [`MemRef::large_page`]. The model then has no function for direct misses.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub page_sizes: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Lines that vCPUs took from each other, for a node that decides how long its vCPUs run in turn.
@@ -305,6 +314,20 @@ pub trait MemoryModel: Send {
         Vec::new()
     }
 
+    /// Delivers what the model keeps back, such as events of a batch that is not full. Called before statistics are read.
+    fn flush(&mut self) {}
+
+    /// Returns the files of observers when a window closes.
+    fn take_files(&mut self) -> Vec<ModelFile> {
+        Vec::new()
+    }
+
+    /// Returns why a model cannot go on, as a sentence that begins with the model's name; `None` if all can. The answers of the memory model
+    /// then mean nothing.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// Records lines that became modified ([`Hits::modified`]), without a reference.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
 
@@ -358,6 +381,8 @@ pub enum Term {
     Cache(u8),
     /// Memory access: CPI_memory.
     Memory,
+    /// The own term of a registered model, whose name stands before the dot of the event's name.
+    Model,
     /// No term, for information only (the cycles are zero or counted elsewhere).
     None,
 }

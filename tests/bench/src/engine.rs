@@ -9,7 +9,7 @@ use nodescope_hypercall::Request;
 use nodescope_machine::measurement::Measurement;
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
-use nodescope_plugin_api::{CoreModel, MemoryModel, VcpuPlace};
+use nodescope_plugin_api::{CoreModel, MemoryModel, Registry, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
@@ -202,6 +202,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         code_costs: Default::default(),
         core_without_window: false,
         windows: Vec::new(),
+        registry: Registry::default(),
         time_limit_ps: PATIENCE * 1_000_000_000_000,
         deadlock_ps: None,
         host_threads: 1,

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use nodescope_plugin_api::{CoreModel, MemoryModel, SOURCES, VcpuPlace};
+use nodescope_plugin_api::{CoreModel, MemoryModel, Registry, SOURCES, VcpuPlace};
 use nodescope_plugin_pipeline::{Core, PipelineModel};
 use nodescope_study::Study;
-use nodescope_window::{HomeRange, MemorySpec, ModelSpec, build_model};
+use nodescope_window::{HomeRange, MemorySpec, ModelSpec, NodeDescription, build_model};
 
 use crate::Failure;
 
@@ -57,7 +57,12 @@ impl DescribedNode {
             socket: 0,
         }];
         let places = VcpuPlace::grid(1, 1, 1);
-        build_model(&self.models, &places, &ranges, self.hertz).map_err(|e| e.to_string())
+        let node = NodeDescription {
+            places: &places,
+            ranges: &ranges,
+            hertz: self.hertz,
+        };
+        build_model(&self.models, &node, &Registry::default()).map_err(|e| e.to_string())
     }
 
     /// Makes the pipeline model.

@@ -15,7 +15,9 @@ use nodescope_fabric::LinkConfig;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
 use nodescope_test_golden::{CALLS, NODES, SOCKET_MEMORY, VCPUS, kernel};
-use nodescope_window::{CacheConfig, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec};
+use nodescope_window::{
+    CacheConfig, Measure, MemorySpec, ModelSpec, Registry, Trigger, WindowSpec,
+};
 use sha2::{Digest, Sha256};
 
 /// Environment variable; if it is 1, the test writes the digests instead of comparing them.
@@ -47,6 +49,7 @@ fn config(files: &Path) -> ClusterConfig {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
             core: None,
+            registered: Vec::new(),
         },
     };
     ClusterConfig {
@@ -90,6 +93,7 @@ fn config(files: &Path) -> ClusterConfig {
         names_program: None,
         code_costs: Arc::default(),
         core_without_window: false,
+        registry: Registry::default(),
         windows: vec![
             window("time", Trigger::Time { ps: 10_000_000 }),
             window(

@@ -16,6 +16,7 @@ use nodescope_cluster::{
 use nodescope_fabric::LinkConfig;
 use nodescope_image::{Image, ImageError, ImageSpec, JobFile};
 use nodescope_machine::topology::NodeTopology;
+use nodescope_plugin_api::Registry;
 use nodescope_test_needs::{Need, have, skip};
 
 /// Picoseconds in a second.
@@ -154,6 +155,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         code_costs: Arc::default(),
         core_without_window: false,
         windows: Vec::new(),
+        registry: Registry::default(),
         time_limit_ps: PATIENCE_S * SECOND_PS,
         deadlock_ps: None,
         host_threads: 1,

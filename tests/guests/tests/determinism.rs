@@ -90,6 +90,7 @@ fn the_same_study_gives_the_same_bytes() {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
             core: zen4(),
+            registered: Vec::new(),
         },
     }];
     let results: Vec<_> = [1, 1, 2]
@@ -205,6 +206,7 @@ fn a_sampled_window_gives_the_same_bytes() {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
             core: zen4(),
+            registered: Vec::new(),
         },
     }];
     let results: Vec<_> = [(1, true), (2, false)]
@@ -263,6 +265,7 @@ nodescope-guest put random random
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
             core: None,
+            registered: Vec::new(),
         },
     };
     config.windows = vec![

@@ -60,7 +60,7 @@ fn adds_up(profile: &WindowProfile, record: &WindowRecord) {
             Term::Cache(level) => StallTerm::of_level(level),
             Term::Memory if statistic.event.starts_with("memory.local") => StallTerm::LocalMemory,
             Term::Memory => StallTerm::RemoteMemory,
-            Term::None => StallTerm::Unattributed,
+            Term::Model | Term::None => StallTerm::Unattributed,
         };
         terms[term as usize] += u128::from(statistic.cycles);
     }
@@ -110,6 +110,7 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
                 caches: Some(CacheConfig::xeon_e5_2690()),
                 memory: None,
                 core: None,
+                registered: Vec::new(),
             },
         })
         .into();

@@ -87,6 +87,7 @@ fn threads_that_share_lines_cost_each_other_time() {
             caches: Some(caches),
             memory: None,
             core: None,
+            registered: Vec::new(),
         },
     }];
     let results = [false, true].map(|translate| {

@@ -76,6 +76,7 @@ fn window(name: &str, call: u64) -> WindowSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
             core: None,
+            registered: Vec::new(),
         },
     }
 }

@@ -13,7 +13,7 @@ use nodescope_test_needs::{Need, have};
 use serde_json::Value;
 
 /// Pages whose scripts run, in this order: later pages use results of earlier ones.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 14] = [
     "five-minutes.md",
     "report.md",
     "verdict.md",
@@ -27,6 +27,7 @@ const PAGES: [&str; 13] = [
     "exports.md",
     "snapshots.md",
     "determinism.md",
+    "extending.md",
 ];
 
 /// Returns the repository's folder.
@@ -119,6 +120,7 @@ fn the_commands_of_the_guide_run() {
                 .args(["-euo", "pipefail", "-c", &script.text])
                 .current_dir(&work)
                 .env("PATH", &path)
+                .env("NODESCOPE_SOURCE", root())
                 .output()
                 .expect("bash");
             if output.status.code() != Some(script.exit) {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind, OpCodeTableKind};
+use nodescope_x86::features::{ALWAYS, Unit, unit};
 
 /// Group of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,46 +140,12 @@ pub fn group_of(code: Code) -> Option<Group> {
         return None;
     }
     let features = code.cpuid_features();
-    const KNOWN: &[CpuidFeature] = &[
-        F::INTEL8086,
-        F::INTEL186,
-        F::INTEL286,
-        F::INTEL386,
-        F::INTEL486,
-        F::X64,
-        F::ADX,
-        F::AES,
-        F::AVX,
-        F::AVX2,
-        F::BMI1,
-        F::BMI2,
-        F::CLFSH,
-        F::CMOV,
-        F::CMPXCHG16B,
-        F::CX8,
-        F::F16C,
-        F::FMA,
-        F::FPU,
-        F::FPU287,
-        F::FPU387,
-        F::FXSR,
-        F::LZCNT,
-        F::MMX,
-        F::MOVBE,
-        F::MULTIBYTENOP,
-        F::PAUSE,
-        F::PCLMULQDQ,
-        F::POPCNT,
-        F::PREFETCHW,
-        F::SSE,
-        F::SSE2,
-        F::SSE3,
-        F::SSSE3,
-        F::SSE4_1,
-        F::SSE4_2,
-        F::XSAVE,
-    ];
-    if !features.iter().all(|f| KNOWN.contains(f)) {
+    let known = |feature: &CpuidFeature| {
+        // Results of the others differ between any two machines, or are no results.
+        let computes = unit(*feature).is_some_and(|unit| unit != Unit::System);
+        ALWAYS.contains(feature) || computes && *feature != F::XSAVEOPT
+    };
+    if !features.iter().all(known) {
         return None;
     }
     // Instructions with segment, control, debug or test registers and far branches are left out: the native side has other selectors, and

@@ -44,6 +44,7 @@ const GEOMETRY: L0Geometry = L0Geometry {
     instruction_slots: 6,
     data_ways: 1,
     instruction_ways: 1,
+    page_sizes: false,
 };
 
 /// How the engine executes instructions.

@@ -103,6 +103,9 @@ pub enum Command {
     /// Describe this machine as a node for studies, or show the nodes that are built in (guide: Descriptions of nodes).
     #[command(after_help = EXIT_CODES)]
     Node(Node),
+    /// List the models that windows and caches of a study can name, or show one: parameters, events, place in the study (guide: Own models).
+    #[command(after_help = EXIT_CODES)]
+    Models(Models),
     /// Report every problem of a study and of this host, each with its fix, without booting anything.
     Check(Check),
     /// Build, list, show or remove guest images.
@@ -518,6 +521,23 @@ pub struct Node {
     /// Command.
     #[command(subcommand)]
     pub command: NodeCommand,
+}
+
+/// `nodescope models`.
+#[derive(Debug, clap::Args)]
+pub struct Models {
+    /// Model to show, in place of a list of all.
+    pub name: Option<String>,
+    /// Shared library whose models are shown as well; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Vec<PathBuf>,
+    /// Show a stream of events to the model, and tell whether its answers are possible and repeatable. FILE is a recording of the model
+    /// "record"; without FILE, the stream is a made-up one.
+    #[arg(long, value_name = "FILE", requires = "name", num_args = 0..=1)]
+    pub check: Option<Option<PathBuf>>,
+    /// Print the reference page of all models.
+    #[arg(long, conflicts_with = "name")]
+    pub markdown: bool,
 }
 
 /// Subcommands of `nodescope node`.

@@ -6,7 +6,7 @@ use nodescope_cluster::build::BuildError;
 use nodescope_cluster::kvm;
 use nodescope_hypercall::printable_lines;
 use nodescope_image::ImageSpec;
-use nodescope_machine::cpuid::FEATURES;
+use nodescope_machine::cpuid::shown;
 use nodescope_study::{Engine, Host, ImageSource, Problems, Study};
 
 use crate::args::{self, EngineChoice};
@@ -48,7 +48,7 @@ fn of_kvm() -> String {
     match kvm::usable() {
         Ok(found) => {
             let cores = Host::probe().cores;
-            let features = FEATURES.iter().filter(|feature| {
+            let features = shown().filter(|feature| {
                 let (leaf, subleaf) = feature.leaf;
                 let bit = (feature.register, feature.bit);
                 let has = found.cpuid.has(leaf, subleaf, bit.0, bit.1);

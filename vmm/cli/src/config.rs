@@ -133,6 +133,7 @@ pub fn cluster(
         code_costs: Arc::default(),
         core_without_window: false,
         windows: study.windows.clone(),
+        registry: study.registry.clone(),
         time_limit_ps: study.time_limit.0,
         deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),
         host_threads: threads.min(study.guest_names().len()).max(1),
@@ -203,12 +204,18 @@ fn identity<'a>(digests: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// Returns a hash of all that decides the results: the study, the image, the job disk. What decides only the run's speed or where files go
+/// Returns a hash of all that decides the results: the study, the image, the job disk, the libraries of models. What decides only the run's speed or where files go
 /// is not hashed.
 fn study_id(study: &Study, image: &str, job_disk: &[u8]) -> Result<String, Failure> {
     let plan = serde_json::to_vec(study).map_err(|error| Failure::of(Exit::Host, &error))?;
     let mut hash = Sha256::new();
-    for part in [&plan[..], image.as_bytes(), job_disk] {
+    let plugins = study.plugins.iter().map(|library| digest(library));
+    let plugins = plugins.collect::<Result<Vec<_>, _>>()?;
+    let parts = [&plan[..], image.as_bytes(), job_disk];
+    for part in parts
+        .into_iter()
+        .chain(plugins.iter().map(String::as_bytes))
+    {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }

@@ -23,6 +23,7 @@ mod logging;
 mod measured;
 mod memory;
 mod model;
+mod models;
 mod node;
 mod openmp;
 mod phases;
@@ -47,6 +48,7 @@ mod what_if;
 mod worker;
 
 use clap::{CommandFactory, Parser};
+use nodescope_plugin_api::{Model, Registry};
 use nodescope_symbols::{SERVE_ARGUMENT, serve_names};
 
 use crate::args::{Args, Command};
@@ -59,12 +61,21 @@ pub fn command() -> clap::Command {
 
 /// Runs the command that the command line of this process asks for, and returns the exit code.
 pub fn run() -> std::process::ExitCode {
+    run_with([])
+}
+
+/// Runs the command line as [`run`] does, with models that studies can name beside those of nodescope.
+pub fn run_with(models: impl IntoIterator<Item = Model>) -> std::process::ExitCode {
     // A process that is to make names of guests' code does nothing else, and has one thread.
     if std::env::args_os()
         .nth(1)
         .is_some_and(|first| first == SERVE_ARGUMENT)
     {
         return serve_names();
+    }
+    if let Err(problem) = Registry::link(models) {
+        terminal::print_error_line(&format!("nodescope: {problem}"));
+        return Exit::Host.into();
     }
     memory::report_out_of_memory();
     let args = match Args::try_parse() {
@@ -95,6 +106,7 @@ pub fn run() -> std::process::ExitCode {
         Command::Trace(trace) => trace::trace(trace),
         Command::Openmp(args) => openmp::openmp(args),
         Command::Node(node) => node::node(node),
+        Command::Models(args) => models::models(args),
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),
         Command::Snapshot(args) => snapshot::snapshot(args),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use nodescope_machine::cpuid::FEATURES;
+use nodescope_machine::cpuid::shown;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_x86::CpuidTable;
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ impl Agreement {
         };
         let onoff = |on| if on { "true" } else { "false" }.to_owned();
         let cpuid = cpuid_tables(config, node)?;
-        let features = FEATURES.iter().filter(|feature| {
+        let features = shown().filter(|feature| {
             let (leaf, subleaf) = feature.leaf;
             let has = |of: &CpuidTable| of.has(leaf, subleaf, feature.register, feature.bit);
             cpuid.first().is_some_and(has)

@@ -9,7 +9,7 @@ use nodescope_image::{BlockHashes, NodeCommandLine};
 use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::NodeTopology;
-use nodescope_plugin_api::ProfiledBlock;
+use nodescope_plugin_api::{ProfiledBlock, Registry};
 use nodescope_window::{Trigger, WindowSpec};
 use serde::{Deserialize, Serialize};
 
@@ -139,6 +139,8 @@ pub struct ClusterConfig {
     pub core_without_window: bool,
     /// Measurement windows of the study.
     pub windows: Vec<WindowSpec>,
+    /// Registered models that windows may attach.
+    pub registry: Registry,
     /// Virtual time at which the study ends at the latest, picoseconds.
     pub time_limit_ps: u64,
     /// Virtual time without hypercalls, polls aside, after which the run searches for a deadlock of the MPI program and ends if there is

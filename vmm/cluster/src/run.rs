@@ -655,10 +655,13 @@ impl Run<'_> {
         }));
         let engines = self.engines.spans(self.now_ps);
         let counted = self.counting.finish();
-        let (windows, code) = self.windows.finish();
+        let (windows, code, files) = self.windows.finish();
         let folder = self.results.folder();
         folder.reserve(&WindowsFile::partial_name())?;
         windows.write(folder.reserve(WindowsFile::NAME)?)?;
+        for (name, bytes) in &files {
+            folder.write(name, bytes)?;
+        }
         // Profiles are written last: finding names takes longer the more nodes there are, and an interrupted run may not have the time.
         let profiles = code.finish(executor);
         if let Some(profiles) = &profiles {

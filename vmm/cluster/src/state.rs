@@ -50,6 +50,8 @@ pub struct WindowsState {
     pub(crate) driver: DriverState,
     pub(crate) records: Vec<WindowRecord>,
     pub(crate) profiles: Vec<WindowProfile>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) files: Vec<(String, Vec<u8>)>,
     pub(crate) engines: EnginesState,
 }
 

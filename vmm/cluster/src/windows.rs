@@ -5,8 +5,8 @@ use std::ops::Range;
 use nodescope_plugin_api::VcpuPlace;
 use nodescope_trace::{Body, Event};
 use nodescope_window::{
-    CoreRecord, HomeRange, NodeRecord, StateFault, WindowAction, WindowDriver, WindowRecord,
-    WindowSpec, WindowsFile, build_core_model, build_model,
+    CoreRecord, HomeRange, NodeDescription, NodeRecord, StateFault, WindowAction, WindowDriver,
+    WindowRecord, WindowSpec, WindowsFile, build_core_model, build_model,
 };
 
 use nodescope_profile::{ProfilesFile, WindowProfile};
@@ -35,9 +35,14 @@ pub struct Windows<'a> {
     /// Measured intervals of the open window so far, if it is sampled, and the beginning of the running interval.
     intervals_ps: Vec<(u64, u64)>,
     interval_from_ps: Option<u64>,
+    /// Files of observers, by their names in the results.
+    files: Vec<(String, Vec<u8>)>,
     /// Sentences for the user about windows whose measurements are lost.
     lost: Vec<String>,
 }
+
+/// Folder among the results with the files of observers.
+const MODELS: &str = "models";
 
 /// Reason for a window without measurements. A window is recorded only if the records of all nodes are available.
 const LOST: &str = "its measurements are lost with the process that died";
@@ -114,6 +119,7 @@ impl<'a> Windows<'a> {
             },
             intervals_ps: Vec::new(),
             interval_from_ps: None,
+            files: Vec::new(),
             lost: Vec::new(),
         })
     }
@@ -124,6 +130,7 @@ impl<'a> Windows<'a> {
             driver: self.driver.state()?,
             records: self.records.clone(),
             profiles: self.code.profiles.clone(),
+            files: self.files.clone(),
             engines,
         })
     }
@@ -133,6 +140,7 @@ impl<'a> Windows<'a> {
     pub fn load(&mut self, state: WindowsState) -> Result<Vec<usize>, StateFault> {
         let others = self.driver.load(state.driver)?;
         self.records = state.records;
+        self.files = state.files;
         self.code.profiles = state.profiles;
         Ok(others)
     }
@@ -271,8 +279,8 @@ impl<'a> Windows<'a> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Returns the measurements of all windows with the outcome of each, and the profiles of their code.
-    pub fn finish(self) -> (WindowsFile, WindowCode<'a>) {
+    /// Returns the measurements of all windows with the outcome of each, the profiles of their code, and the files of observers.
+    pub fn finish(self) -> (WindowsFile, WindowCode<'a>, Vec<(String, Vec<u8>)>) {
         let windows = WindowsFile {
             version: WindowsFile::VERSION,
             study: self.config.name.clone(),
@@ -280,7 +288,7 @@ impl<'a> Windows<'a> {
             windows: self.records,
             outcomes: self.driver.finish(),
         };
-        (windows, self.code)
+        (windows, self.code, self.files)
     }
 
     fn places(&self) -> Vec<VcpuPlace> {
@@ -312,7 +320,12 @@ impl<'a> Windows<'a> {
                 };
                 n.ram().numa().iter().map(range).collect()
             });
-            let model = build_model(&spec.models, &places, &ranges, self.config.topology.tsc_hz)?;
+            let node = NodeDescription {
+                places: &places,
+                ranges: &ranges,
+                hertz: self.config.topology.tsc_hz,
+            };
+            let model = build_model(&spec.models, &node, &self.config.registry)?;
             let samples = spec.attribution.then_some(samples);
             let core = build_core_model(&spec.models, spec.sampling.is_some())?;
             let core = core.filter(|_| spec.attribution);
@@ -339,6 +352,7 @@ impl<'a> Windows<'a> {
         let spec = self.driver.spec(window).clone();
         let name = spec.name.clone();
         let mut unnamed = Vec::new();
+        let mut files: Vec<(String, Vec<u8>)> = Vec::new();
         let measured = self.measured(executor);
         let record = |index: usize| {
             let monitor = &monitors[index];
@@ -350,6 +364,10 @@ impl<'a> Windows<'a> {
                 spaces: measurement.activities.iter().map(|a| a.cr3).collect(),
             });
             unnamed.push((index, counted));
+            files.extend(measurement.files.into_iter().map(|file| {
+                let name = format!("{MODELS}/{}-{name}-node{index}", file.model);
+                (name, file.bytes)
+            }));
             let activities = measurement.activities.iter();
             NodeRecord {
                 node: index as u32,
@@ -371,11 +389,14 @@ impl<'a> Windows<'a> {
             }
         };
         let nodes: Vec<NodeRecord> = measured.map(record).collect();
-        let Some(nodes) = executor.gather_parts(nodes) else {
+        let parts = executor.gather_parts((nodes, files));
+        let Some(parts) = parts else {
             self.lost.push(format!("window \"{name}\": {LOST}"));
             return Body::WindowClose(name);
         };
+        let (nodes, files): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let nodes = nodes.into_iter().flatten().collect();
+        self.files.extend(files.into_iter().flatten());
         if spec.attribution {
             self.code.unnamed = Some((name.clone(), unnamed));
         }

@@ -568,6 +568,7 @@ fn what_this_engine_lacks_is_refused_by_name() {
         instruction_slots: 6,
         data_ways: 1,
         instruction_ways: 1,
+        page_sizes: false,
     }));
     let e = v.run(&mut p, FOREVER).unwrap_err();
     assert!(e.to_string().contains("memory references"), "{e}");

@@ -113,6 +113,8 @@ pub struct Cpu {
     pub platform: Option<NonNull<dyn Platform>>,
     /// True if a model is attached: references are reported and events are counted.
     pub attached: bool,
+    /// True if the attached model asks for the sizes of pages.
+    pub page_sizes: bool,
     /// Address space of the running code. Valid only if `context_known`.
     pub context: Context,
     /// True if the platform has been asked for the address space since the model was attached.

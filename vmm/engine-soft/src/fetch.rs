@@ -316,6 +316,7 @@ impl Cpu {
                     site: self.native.site.site(0),
                     non_temporal: false,
                     locked: false,
+                    large_page: self.page_sizes && self.is_in_large_page(linear),
                 };
                 let (outcome, placement) = self.report_reference(Baseline, &reference, line);
                 self.instruction_l0.fill(line, &outcome, placement);

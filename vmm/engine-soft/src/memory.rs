@@ -648,10 +648,19 @@ impl Cpu {
             site: origin.site,
             non_temporal: origin.non_temporal,
             locked: origin.locked,
+            large_page: self.page_sizes && self.is_in_large_page(place.linear),
         };
         let line = self.data_tlb.line(place.physical);
         let (outcome, placement) = self.report_reference(isa, &reference, line);
         self.fill_line(place, &outcome, placement);
+    }
+
+    /// Returns whether a page of more than 4 KiB maps an address, which an access has just translated.
+    #[cold]
+    #[inline(never)]
+    pub fn is_in_large_page(&mut self, linear: u64) -> bool {
+        let page = self.translate_at(linear, Intent::Read, self.privilege());
+        page.is_ok_and(|page| page.large())
     }
 
     /// Fills the line of an access into the L0 filter cache, as the model has answered.

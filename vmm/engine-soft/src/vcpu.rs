@@ -111,6 +111,7 @@ impl SoftVcpu {
             scratch: Scratch([0; 512]),
             platform: None,
             attached: false,
+            page_sizes: false,
             context: Context::default(),
             context_known: false,
             counters: [Counters::default(); 2],
@@ -285,6 +286,7 @@ impl Vcpu for SoftVcpu {
 
     fn attach(&mut self, geometry: Option<L0Geometry>) {
         self.cpu.attached = geometry.is_some();
+        self.cpu.page_sizes = geometry.is_some_and(|geometry| geometry.page_sizes);
         self.cpu.context_known = false;
         self.cpu.recorder.reset();
         self.cpu.choose_cpi();

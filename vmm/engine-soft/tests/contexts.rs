@@ -14,6 +14,7 @@ const FILTER: L0Geometry = L0Geometry {
     instruction_slots: 6,
     data_ways: 1,
     instruction_ways: 1,
+    page_sizes: false,
 };
 
 /// Returns a machine that counts in an endless loop, in the state of a window's beginning.

@@ -55,6 +55,7 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
         instruction_slots: 6,
         data_ways: 8,
         instruction_ways: 4,
+        page_sizes: false,
     }));
     m.vcpu.restore(&m.state);
     let exit = m

@@ -164,9 +164,14 @@ impl Node {
             .into_iter()
             .map(|((v, c, p), n)| (v, c, p, n))
             .collect();
-        let model = self.motherboard.model.as_ref();
+        let mut model = self.motherboard.model.as_mut();
+        if let Some(model) = &mut model {
+            model.flush();
+        }
         Measurement {
-            statistics: model.map(|m| m.statistics(&counters)).unwrap_or_default(),
+            statistics: (model.as_ref())
+                .map(|m| m.statistics(&counters))
+                .unwrap_or_default(),
             contended: model.map(|m| m.contended_lines()).unwrap_or_default(),
             counters,
             activities: self.motherboard.activities.clone(),
@@ -176,6 +181,7 @@ impl Node {
             samples: Vec::new(),
             core: (self.motherboard.core.as_ref()).map(|core| core.model.costs()),
             intervals: Vec::new(),
+            files: Vec::new(),
         }
     }
 
@@ -248,7 +254,10 @@ impl Node {
         };
         self.counting = Counting::default();
         self.watch_code(false);
-        self.motherboard.model = None;
+        if let Some(mut model) = self.motherboard.model.take() {
+            model.flush();
+            measurement.files = model.take_files();
+        }
         if self.motherboard.core.take().is_some() {
             measurement.restore_stalls();
         }

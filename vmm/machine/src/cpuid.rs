@@ -2,7 +2,7 @@
 //!
 //! The default has the signature of a Haswell server (family 6, model 63) and all features of the level x86-64-v3. It lacks features that
 //! no engine models, such as VMX, TSX, MPX, PKU, SGX, AVX-512, LA57, SMAP, PCID, UMIP, performance counters, MWAIT and machine check.
-//! [`FEATURES`] lists the template's features. A study hides features by name; features that an engine executes on the host's processor
+//! The table of features says which ones the template shows ([`nodescope_x86::features`]). A study hides features by name; features that an engine executes on the host's processor
 //! are also hidden if the host lacks them.
 //!
 //! Choices made for a stock Linux kernel (6.1):
@@ -16,144 +16,17 @@
 //!   enhanced IBRS, one MSR write per CPU, instead of retpolines and buffer clearing.
 
 use nodescope_x86::bits::xcr0;
-use nodescope_x86::cpuid::{CpuidEntry, CpuidRegister, CpuidTable, PHYSICAL_BITS, xsave_size};
+use nodescope_x86::cpuid::{CpuidEntry, CpuidTable, PHYSICAL_BITS, xsave_size};
+pub use nodescope_x86::features::{Feature, shown};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::topology::{CacheDescription, CacheKind, NodeTopology};
 
-use CpuidRegister::{Eax, Ebx, Ecx, Edx};
-
 /// Value of leaf 1 EAX: family 6, model 63, stepping 2 (Haswell server).
 pub const SIGNATURE: u32 = 0x0003_06f2;
 /// Width of a linear address in bits.
 pub const LINEAR_BITS: u32 = 48;
-
-/// CPU feature of the template: one CPUID bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Feature {
-    /// Name by which a study hides or requires the feature. Most names are those of `/proc/cpuinfo`; `sse3` and `lzcnt`, for instance, are
-    /// not.
-    pub name: &'static str,
-    /// Leaf and subleaf of the feature's register.
-    pub leaf: (u32, u32),
-    /// Register that contains the bit.
-    pub register: CpuidRegister,
-    /// Number of the bit in the register, from 0.
-    pub bit: u32,
-    /// Name of a feature without which this feature makes no sense; `None` for none.
-    pub needs: Option<&'static str>,
-    /// True if the portable engine executes the feature on the host's processor. The host must then have the feature.
-    pub native: bool,
-}
-
-/// Names of features that the platform around the engine provides: interrupt controllers, timers, the clock, and their descriptions.
-const PLATFORM: &[&str] = &[
-    "apic",
-    "arat",
-    "arch_capabilities",
-    "hypervisor",
-    "invariant_tsc",
-    "tsc_adjust",
-    "tsc_deadline_timer",
-    "x2apic",
-];
-
-impl Feature {
-    /// Returns whether the platform provides the feature, so that the engine need not support it.
-    pub fn is_the_platforms(&self) -> bool {
-        PLATFORM.contains(&self.name)
-    }
-}
-
-const fn f(
-    name: &'static str,
-    leaf: (u32, u32),
-    register: CpuidRegister,
-    bit: u32,
-    needs: Option<&'static str>,
-    native: bool,
-) -> Feature {
-    Feature {
-        name,
-        leaf,
-        register,
-        bit,
-        needs,
-        native,
-    }
-}
-
-const N: bool = true;
-const M: bool = false;
-const L1: (u32, u32) = (1, 0);
-const L7: (u32, u32) = (7, 0);
-const LD: (u32, u32) = (0xd, 1);
-const E1: (u32, u32) = (0x8000_0001, 0);
-
-/// Features that the default template shows (SDM vol. 2A, CPUID; for the extended leaves AMD64 APM vol. 3, appendix E).
-pub const FEATURES: &[Feature] = &[
-    f("fpu", L1, Edx, 0, None, N),
-    f("de", L1, Edx, 2, None, M),
-    f("pse", L1, Edx, 3, None, M),
-    f("tsc", L1, Edx, 4, None, M),
-    f("msr", L1, Edx, 5, None, M),
-    f("pae", L1, Edx, 6, None, M),
-    f("cx8", L1, Edx, 8, None, M),
-    f("apic", L1, Edx, 9, None, M),
-    f("sep", L1, Edx, 11, None, M),
-    f("mtrr", L1, Edx, 12, None, M),
-    f("pge", L1, Edx, 13, None, M),
-    f("cmov", L1, Edx, 15, None, M),
-    f("pat", L1, Edx, 16, None, M),
-    f("pse36", L1, Edx, 17, None, M),
-    f("clflush", L1, Edx, 19, None, M),
-    f("mmx", L1, Edx, 23, Some("fpu"), N),
-    f("fxsr", L1, Edx, 24, Some("fpu"), N),
-    f("sse", L1, Edx, 25, Some("fxsr"), N),
-    f("sse2", L1, Edx, 26, Some("sse"), N),
-    f("sse3", L1, Ecx, 0, Some("sse2"), N),
-    f("pclmulqdq", L1, Ecx, 1, Some("sse2"), N),
-    f("ssse3", L1, Ecx, 9, Some("sse3"), N),
-    f("fma", L1, Ecx, 12, Some("avx"), N),
-    f("cx16", L1, Ecx, 13, None, M),
-    f("sse4_1", L1, Ecx, 19, Some("ssse3"), N),
-    f("sse4_2", L1, Ecx, 20, Some("sse4_1"), N),
-    f("x2apic", L1, Ecx, 21, Some("apic"), M),
-    f("movbe", L1, Ecx, 22, None, M),
-    f("popcnt", L1, Ecx, 23, None, N),
-    f("tsc_deadline_timer", L1, Ecx, 24, Some("apic"), M),
-    f("aes", L1, Ecx, 25, Some("sse2"), N),
-    f("xsave", L1, Ecx, 26, Some("fxsr"), N),
-    f("avx", L1, Ecx, 28, Some("xsave"), N),
-    f("f16c", L1, Ecx, 29, Some("avx"), N),
-    f("rdrand", L1, Ecx, 30, None, M),
-    f("hypervisor", L1, Ecx, 31, None, M),
-    f("fsgsbase", L7, Ebx, 0, None, M),
-    f("tsc_adjust", L7, Ebx, 1, Some("tsc"), M),
-    f("bmi1", L7, Ebx, 3, None, N),
-    f("avx2", L7, Ebx, 5, Some("avx"), N),
-    f("smep", L7, Ebx, 7, None, M),
-    f("bmi2", L7, Ebx, 8, None, N),
-    f("erms", L7, Ebx, 9, None, M),
-    f("rdseed", L7, Ebx, 18, None, M),
-    f("adx", L7, Ebx, 19, None, N),
-    f("clflushopt", L7, Ebx, 23, Some("clflush"), M),
-    f("fsrm", L7, Edx, 4, Some("erms"), M),
-    f("spec_ctrl", L7, Edx, 26, None, M),
-    f("arch_capabilities", L7, Edx, 29, None, M),
-    f("arat", (6, 0), Eax, 2, Some("apic"), M),
-    f("xsaveopt", LD, Eax, 0, Some("xsave"), N),
-    f("lahf_lm", E1, Ecx, 0, None, M),
-    f("lzcnt", E1, Ecx, 5, None, N),
-    f("3dnowprefetch", E1, Ecx, 8, None, M),
-    f("syscall", E1, Edx, 11, None, M),
-    f("nx", E1, Edx, 20, None, M),
-    f("pdpe1gb", E1, Edx, 26, None, M),
-    f("rdtscp", E1, Edx, 27, Some("tsc"), M),
-    f("lm", E1, Edx, 29, None, M),
-    f("invariant_tsc", (0x8000_0007, 0), Edx, 8, Some("tsc"), M),
-];
 
 /// Features without which a 64-bit Linux kernel does not start; a study cannot hide them.
 const REQUIRED: &[&str] = &[
@@ -223,18 +96,14 @@ impl Template {
     /// Returns the default template without the features that the options hide.
     pub fn new(options: &CpuidOptions) -> Result<Self, CpuidError> {
         let mut template = Self {
-            features: FEATURES.to_vec(),
+            features: shown().copied().collect(),
             hypervisor: options.hypervisor,
         };
         for name in &options.hidden {
-            if !FEATURES.iter().any(|f| f.name == name) {
+            if !shown().any(|f| f.name == name) {
                 return Err(CpuidError::Unknown {
                     name: name.clone(),
-                    known: FEATURES
-                        .iter()
-                        .map(|f| f.name)
-                        .collect::<Vec<_>>()
-                        .join(", "),
+                    known: shown().map(|f| f.name).collect::<Vec<_>>().join(", "),
                 });
             }
             template.hide(name)?;
@@ -245,7 +114,7 @@ impl Template {
     /// Hides the features that the portable engine executes on the host's processor but the host lacks, and features that need them.
     /// Returns the names of all hidden by this call. Fails if a 64-bit Linux kernel needs one of them.
     pub fn intersect_host(&mut self) -> Result<Vec<&'static str>, CpuidError> {
-        self.intersect(|f| !f.native || host_has(f))
+        self.intersect(|f| !f.native || f.is_on_host())
     }
 
     /// Hides the features for which `allowed` returns false, and features that need them; used with the features that KVM supports, for
@@ -535,27 +404,6 @@ fn level_2(topology: &NodeTopology) -> u32 {
     kib << 16 | ways << 12 | c.line.min(255)
 }
 
-/// Returns the host processor's CPUID values of a subleaf; zeros for a leaf beyond the highest one.
-fn host_cpuid(leaf: u32, subleaf: u32) -> CpuidEntry {
-    let mut entry = CpuidEntry::zero(leaf, subleaf);
-    if leaf <= std::arch::x86_64::__cpuid(leaf & 0x8000_0000).eax {
-        let r = std::arch::x86_64::__cpuid_count(leaf, subleaf);
-        (entry.eax, entry.ebx, entry.ecx, entry.edx) = (r.eax, r.ebx, r.ecx, r.edx);
-    }
-    entry
-}
-
-/// Returns whether the host's processor has a feature and the host's operating system enables it.
-pub fn host_has(feature: &Feature) -> bool {
-    // The operating system must enable AVX state too, which the standard library checks.
-    if ["avx", "avx2", "fma", "f16c"].contains(&feature.name)
-        && !std::arch::is_x86_feature_detected!("avx")
-    {
-        return false;
-    }
-    host_cpuid(feature.leaf.0, feature.leaf.1).register(feature.register) >> feature.bit & 1 != 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -574,7 +422,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_needs_exist() {
-        for (i, f) in FEATURES.iter().enumerate() {
+        for (i, f) in shown().enumerate() {
             assert!(FEATURES[..i].iter().all(|g| g.name != f.name), "{}", f.name);
             assert!(
                 FEATURES[..i]
@@ -584,7 +432,7 @@ mod tests {
                 f.name
             );
             if let Some(n) = f.needs {
-                assert!(FEATURES.iter().any(|g| g.name == n), "{} needs {n}", f.name);
+                assert!(shown().any(|g| g.name == n), "{} needs {n}", f.name);
             }
         }
     }
@@ -615,7 +463,7 @@ mod tests {
             "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave", "cx16",
             "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3",
         ] {
-            assert!(FEATURES.iter().any(|f| f.name == name), "{name}");
+            assert!(shown().any(|f| f.name == name), "{name}");
         }
     }
 

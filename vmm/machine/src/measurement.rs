@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
-    BlockProfile, ContendedLine, Context, CoreCosts, Counters, Interval, Privilege, Statistic,
+    BlockProfile, ContendedLine, Context, CoreCosts, Counters, Interval, ModelFile, Privilege,
+    Statistic,
 };
 
 use crate::motherboard::Activity;
@@ -34,6 +35,8 @@ pub struct Measurement {
     pub core: Option<CoreCosts>,
     /// The intervals of a sampled window.
     pub intervals: Vec<Interval>,
+    /// Files of observers.
+    pub files: Vec<ModelFile>,
 }
 
 impl Measurement {

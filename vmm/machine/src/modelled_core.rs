@@ -48,8 +48,7 @@ impl ModelledCore {
         if stall == 0 {
             return outcome;
         }
-        let mut sources = Source::ALL.into_iter().rev();
-        match sources.find(|source| charges.answers[*source as usize] > 0) {
+        match Source::of(charges) {
             Some(source) => {
                 outcome.with_stall(self.model.exposed(reference.site.block, source, stall))
             }
@@ -77,16 +76,7 @@ unsafe extern "sysv64" fn direct_miss(core: NonNull<()>, miss: *const DirectMiss
     // SAFETY: the caller's promise. While the function runs, nothing else uses the core or the miss.
     let (core, miss) = unsafe { (core.cast::<ModelledCore>().as_mut(), &*miss) };
     let misses = core.misses.expect("set before this function is known");
-    let mut charges = Charges::default();
-    let of_model = DirectMiss {
-        charges: &raw mut charges,
-        ..*miss
-    };
-    // SAFETY: the promise of `ModelledCore::direct_misses`; `charges` lives as long as the call.
-    let outcome = unsafe { misses.function()(misses.model(), &raw const of_model) };
-    // SAFETY: the caller's promise.
-    if let Some(target) = unsafe { miss.charges.as_mut() } {
-        target.add(&charges);
-    }
+    // SAFETY: the promises of the caller and of `ModelledCore::direct_misses`.
+    let (outcome, charges) = unsafe { misses.serve(miss) };
     core.expose(outcome, &miss.reference, &charges)
 }

@@ -428,6 +428,10 @@ impl Platform for Motherboard {
             || !self.updates[usize::from(vcpu)].is_empty()
             || now >= self.sample_at[usize::from(vcpu)]
             || now >= self.watch_at[usize::from(vcpu)]
+            || self
+                .model
+                .as_ref()
+                .is_some_and(|model| model.failure().is_some())
         {
             return None;
         }

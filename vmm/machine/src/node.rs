@@ -69,6 +69,14 @@ pub enum NodeError {
         /// Error of the host.
         source: std::io::Error,
     },
+    /// A registered model cannot go on.
+    #[error("node {node}: {why}")]
+    Model {
+        /// Number of the node.
+        node: u32,
+        /// A sentence that begins with the model's name.
+        why: String,
+    },
     /// A vCPU shut down after a triple fault.
     #[error(
         "node {node}: vCPU {vcpu} shut down (triple fault) at {ip:#x} after {instructions} instructions; see the node's console log"
@@ -569,6 +577,12 @@ impl Node {
                     node: self.index,
                     source,
                 })?;
+            if let Some(why) = self.motherboard.model.as_ref().and_then(|m| m.failure()) {
+                return Err(NodeError::Model {
+                    node: self.index,
+                    why,
+                });
+            }
             match exit {
                 Exit::Limit => {
                     let taken = self.motherboard.line_moves();

@@ -46,6 +46,9 @@ pub struct WindowReport {
     pub closed_ps: u64,
     /// Attached models, in words.
     pub models: String,
+    /// Names of the registered models that the window used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub registered_models: Vec<String>,
     /// Scopes in this order: ranks, other code on each node, nodes, the sum of all ranks, the total.
     pub scopes: Vec<Scope>,
     /// CPI stacks on modelled cores, side by side. If CPI_core is modelled, the first core is the one of the scopes' terms.
@@ -114,7 +117,8 @@ pub struct Scope {
 /// Term of a CPI stack, with its cycles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TermValue {
-    /// Name of the term: `core`, `L1`, `L2`, ..., `memory_local`, `memory_remote`, `memory_other`, `mpi`, `spinning`, `unattributed`.
+    /// Name of the term: `core`, `L1`, `L2`, ..., `memory_local`, `memory_remote`, `memory_other`, the names of registered
+    /// models that add cycles to references, `mpi`, `spinning`, `unattributed`.
     pub term: String,
     /// Cycles of the term, in 1/65536.
     pub cycles_65536: i128,
@@ -416,6 +420,10 @@ impl Sum {
         take("memory_local".into(), true, &mut terms);
         take("memory_remote".into(), true, &mut terms);
         take("memory_other".into(), false, &mut terms);
+        // The rest are terms of registered models.
+        for (name, cycles) in std::mem::take(&mut sums) {
+            terms.push((name, cycles as i128 * CYCLE));
+        }
         let mpi: Vec<MpiValue> = self
             .mpi
             .iter()
@@ -506,6 +514,7 @@ fn term_name(term: Term, event: &str) -> Option<String> {
         Term::Memory if event.starts_with("memory.local") => Some("memory_local".into()),
         Term::Memory if event.starts_with("memory.remote") => Some("memory_remote".into()),
         Term::Memory => Some("memory_other".into()),
+        Term::Model => event.split('.').next().map(str::to_owned),
         Term::None => None,
     }
 }
@@ -801,6 +810,9 @@ pub(crate) fn analyse(
         measured_from_ps: measured_from,
         closed_ps: record.closed_ps,
         models: models(record),
+        registered_models: (record.spec.models.registered.iter())
+            .map(|model| model.name.clone())
+            .collect(),
         scopes,
         cores: Vec::new(),
         sampled: crate::sampled::report(record),
@@ -841,6 +853,16 @@ fn models(record: &WindowRecord) -> String {
         None if models.caches.is_some() => words.push("memory of 100 cycles".into()),
         None => {}
     }
+    words.extend(models.registered.iter().map(|model| {
+        let values = model.parameters.iter();
+        let values: Vec<String> = values
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        match values.is_empty() {
+            true => model.name.clone(),
+            false => format!("{} ({})", model.name, values.join(", ")),
+        }
+    }));
     if words.is_empty() {
         "none: instructions are counted, memory is not timed".into()
     } else {

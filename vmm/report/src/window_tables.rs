@@ -46,14 +46,19 @@ pub(crate) fn columns(window: &WindowReport) -> Vec<(String, Vec<String>)> {
             levels[apart..].iter().map(|&l| l.to_owned()).collect(),
         ));
     }
-    for (head, name) in [
+    let own = window.registered_models.iter();
+    let own = own.map(|name| (name.as_str(), name.as_str()));
+    let memory = [
         ("mem loc", "memory_local"),
         ("mem rem", "memory_remote"),
         ("mem other", "memory_other"),
+    ];
+    let rest = [
         ("MPI", "mpi"),
         (spinning::TERM, spinning::TERM),
         ("unattrib.", "unattributed"),
-    ] {
+    ];
+    for (head, name) in memory.into_iter().chain(own).chain(rest) {
         if names.contains(&name) {
             columns.push((head.to_owned(), vec![name.to_owned()]));
         }
@@ -208,6 +213,7 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
         if !events.rows.is_empty() {
             tables.push(events);
         }
+        tables.extend(counts_of_models(window, scope, counted));
     }
 
     let title = format!(
@@ -270,6 +276,29 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
         ran.map(row).collect()
     }));
     tables
+}
+
+/// Returns the table of what registered models counted; `None` without counts.
+fn counts_of_models(window: &WindowReport, scope: &Scope, counted: &str) -> Option<Table> {
+    let title = format!(
+        "Events of registered models, {}, outside MPI, {counted}. P: events per instruction",
+        scope.name
+    );
+    let mut table = Table::new(title, 1, &["event", "count", "P"]).about("model events");
+    let of_model = |event: &&EventValue| {
+        let model = event.event.split('.').next();
+        let mut names = window.registered_models.iter();
+        names.any(|name| Some(name.as_str()) == model)
+    };
+    for event in scope.events.iter().filter(of_model) {
+        let p = event.per_instruction;
+        table.row(vec![
+            event.event.clone(),
+            grouped(event.count),
+            p.map_or_else(|| "-".into(), |p| format!("{p:.6}")),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
 }
 
 /// Returns the table of FLOPs by class, without classes that have no FLOPs; `None` without FLOPs.

@@ -10,6 +10,7 @@ use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::file_server;
 use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::{CacheKind, NodeTopology};
+use nodescope_plugin_api::Registry;
 use nodescope_plugin_cache::CacheConfig;
 use nodescope_plugin_core::Parallelism;
 use nodescope_window::{MemorySpec, Trigger, WindowSpec};
@@ -95,6 +96,12 @@ pub struct Study {
     pub network: Network,
     /// Job of the cluster.
     pub job: Job,
+    /// Models that the study can name.
+    #[serde(skip)]
+    pub registry: Registry,
+    /// Shared libraries of models.
+    #[serde(skip)]
+    pub plugins: Vec<PathBuf>,
     /// Cache model of a node (plugin `cache`).
     pub caches: CacheConfig,
     /// Memory model of a node (plugin `numa`).

@@ -20,6 +20,8 @@ pub mod driver;
 pub mod model;
 pub mod owner;
 pub mod record;
+mod recorder;
+mod registered;
 pub mod sampling;
 pub mod spec;
 pub mod state;
@@ -27,16 +29,20 @@ pub mod trigger;
 pub mod watch;
 
 pub use driver::{Ending, WindowAction, WindowDriver, WindowOutcome, WindowTimes};
-pub use model::{CountingOnly, ModelError, build_core_model, build_model};
+pub use model::{
+    CountingOnly, ModelError, NodeDescription, build_core_model, build_model, built_in,
+};
 pub use owner::{Owner, Owners};
 pub use record::{CoreRecord, Measured, NodeRecord, RecordError, WindowRecord, WindowsFile};
 pub use sampling::Sampling;
 pub use spec::{
-    Bandwidth, CoreSpec, Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec,
+    Bandwidth, CoreSpec, Measure, MemorySpec, ModelSpec, RegisteredSpec, SpecFault, Trigger,
+    WindowSpec,
 };
 pub use state::{DriverState, StateFault};
 pub use trigger::Moment;
 pub use watch::TriggerWatch;
 
+pub use nodescope_plugin_api::Registry;
 pub use nodescope_plugin_cache::CacheConfig;
 pub use nodescope_plugin_numa::{HomeRange, Latencies, NumaConfig};

@@ -1,5 +1,6 @@
 //! The user's specification of a window.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::sampling::Sampling;
@@ -125,6 +126,20 @@ pub struct ModelSpec {
     /// Model of the core, which needs caches and attribution; `None` for a window without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core: Option<CoreSpec>,
+    /// Registered models: those that the window attaches, and the policies and prefetchers that its caches name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub registered: Vec<RegisteredSpec>,
+}
+
+/// A registered model with the values of its parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegisteredSpec {
+    /// Name of the model.
+    pub name: String,
+    /// Values by the parameter's name. Others have their default.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, u64>,
 }
 
 impl ModelSpec {

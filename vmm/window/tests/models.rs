@@ -1,10 +1,12 @@
 //! Tests of the models that specifications build. The cost of a few references identifies a model.
 
 use nodescope_plugin_api::{
-    Access, Context, Counters, Hits, MemRef, MemoryModel, Permission, Privilege, Site, VcpuPlace,
+    Access, Context, Counters, Hits, MemRef, MemoryModel, Permission, Privilege, Registry, Site,
+    VcpuPlace,
 };
 use nodescope_window::{
-    CacheConfig, HomeRange, Latencies, MemorySpec, ModelError, ModelSpec, build_model,
+    CacheConfig, HomeRange, Latencies, MemorySpec, ModelError, ModelSpec, NodeDescription,
+    build_model,
 };
 
 const RANGES: [HomeRange; 2] = [
@@ -33,6 +35,7 @@ fn read(model: &mut dyn MemoryModel, vcpu: u16, physical: u64) -> u32 {
         site: Site::default(),
         non_temporal: false,
         locked: false,
+        large_page: false,
     };
     model
         .reference(Hits::default(), &reference, &mut Vec::new())
@@ -45,9 +48,19 @@ fn costs(caches: bool, memory: Option<MemorySpec>) -> [u32; 3] {
         caches: caches.then(CacheConfig::xeon_e5_2690),
         memory,
         core: None,
+        registered: Vec::new(),
     };
-    let mut model = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES, 1_000_000_000).unwrap();
+    let mut model = build(&spec, &VcpuPlace::grid(2, 1, 1)).unwrap();
     [0x1000, 0x1000, 0x10_1000].map(|physical| read(&mut *model, 0, physical))
+}
+
+fn build(spec: &ModelSpec, places: &[VcpuPlace]) -> Result<Box<dyn MemoryModel>, ModelError> {
+    let node = NodeDescription {
+        places,
+        ranges: &RANGES,
+        hertz: 1_000_000_000,
+    };
+    build_model(spec, &node, &Registry::default())
 }
 
 #[test]
@@ -67,8 +80,9 @@ fn flat_memory_without_caches_is_local_to_all() {
         caches: None,
         memory: Some(MemorySpec::flat()),
         core: None,
+        registered: Vec::new(),
     };
-    let mut model = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES, 1_000_000_000).unwrap();
+    let mut model = build(&spec, &VcpuPlace::grid(2, 1, 1)).unwrap();
     for vcpu in [0, 1] {
         read(&mut *model, vcpu, 0x1000);
     }
@@ -79,13 +93,7 @@ fn flat_memory_without_caches_is_local_to_all() {
 
 #[test]
 fn without_a_model_everything_is_counted_and_nothing_timed() {
-    let mut model = build_model(
-        &ModelSpec::default(),
-        &VcpuPlace::grid(1, 1, 1),
-        &[],
-        1_000_000_000,
-    )
-    .unwrap();
+    let mut model = build(&ModelSpec::default(), &VcpuPlace::grid(1, 1, 1)).unwrap();
     let reference = MemRef {
         vcpu: 0,
         privilege: Privilege::User,
@@ -98,6 +106,7 @@ fn without_a_model_everything_is_counted_and_nothing_timed() {
         site: Site::default(),
         non_temporal: false,
         locked: false,
+        large_page: false,
     };
     let outcome = model.reference(Hits::default(), &reference, &mut Vec::new());
     assert_eq!(
@@ -116,8 +125,9 @@ fn faults_name_the_field() {
         caches: Some(caches),
         memory: None,
         core: None,
+        registered: Vec::new(),
     };
-    let fault = build_model(&spec, &VcpuPlace::grid(1, 1, 1), &RANGES, 1_000_000_000)
+    let fault = build(&spec, &VcpuPlace::grid(1, 1, 1))
         .map(|_| ())
         .unwrap_err();
     assert!(matches!(fault, ModelError::Caches(_)));
@@ -136,8 +146,9 @@ fn faults_name_the_field() {
             bandwidth: None,
         }),
         core: None,
+        registered: Vec::new(),
     };
-    let fault = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES, 1_000_000_000)
+    let fault = build(&spec, &VcpuPlace::grid(2, 1, 1))
         .map(|_| ())
         .unwrap_err();
     assert!(fault.to_string().starts_with("memory.latency"), "{fault}");

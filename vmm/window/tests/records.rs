@@ -66,6 +66,7 @@ fn file() -> WindowsFile {
                 caches: Some(CacheConfig::xeon_e5_2690()),
                 memory: Some(MemorySpec::numa()),
                 core: None,
+                registered: Vec::new(),
             },
         },
         triggered_ps: 1,

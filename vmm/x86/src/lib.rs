@@ -6,6 +6,7 @@
 pub mod bits;
 pub mod cpuid;
 pub mod exception;
+pub mod features;
 pub mod state;
 
 pub use cpuid::{CpuidEntry, CpuidRegister, CpuidTable};

@@ -72,6 +72,7 @@ fn measure(
                     site: Site::default(),
                     non_temporal: false,
                     locked: false,
+                    large_page: false,
                 };
                 Some((reference, oldest))
             })

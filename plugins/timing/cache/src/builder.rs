@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodescope_plugin_api::VcpuPlace;
+use nodescope_plugin_api::{CacheShape, Prefetcher, VcpuPlace};
 
 use crate::config::{CacheConfig, CacheKind, Inclusion, LevelConfig, Sharing};
 use crate::events::Distance;
 use crate::geometry::Geometry;
 use crate::node::{Children, NONE, Node, PolicyState, Traits, VcpuCaches};
 use crate::policy::Policy;
-use crate::prefetch::Prefetcher;
+use crate::registered::RegisteredModels;
 use crate::tags::HOLDERS;
 
 /// The caches of a valid description.
@@ -26,6 +26,17 @@ pub(crate) struct Builder<'a> {
     levels: Vec<&'a LevelConfig>,
     /// First-level caches of each vCPU: for data and for instructions.
     first: Vec<[u32; 2]>,
+}
+
+/// Policies and prefetchers of all caches.
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// Policies by the cache's number; `None` for LRU.
+    pub(crate) policies: Vec<Option<PolicyState>>,
+    /// Prefetchers by the cache's number.
+    pub(crate) prefetchers: Vec<Vec<Box<dyn Prefetcher>>>,
+    /// Whether a prefetcher of the first level must see every hit, of data and of instructions.
+    pub(crate) sees_hits: [bool; 2],
 }
 
 impl<'a> Builder<'a> {
@@ -149,29 +160,35 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Makes the policies of all caches.
-    pub(crate) fn policies(&self) -> Vec<Option<PolicyState>> {
-        (self.levels.iter().zip(&self.nodes))
-            .map(|(level, node)| {
-                let Geometry { sets, ways, .. } = node.geometry;
-                let replacement = level.policy.replacement(sets, ways)?;
-                Some(PolicyState {
+    /// Makes the policies and prefetchers of all caches.
+    pub(crate) fn parts(&self, models: &dyn RegisteredModels) -> Result<Parts, String> {
+        let mut parts = Parts::default();
+        for (level, node) in self.levels.iter().zip(&self.nodes) {
+            let Geometry { sets, ways, .. } = node.geometry;
+            let cache = CacheShape {
+                level: node.level + 1,
+                sets,
+                ways,
+                line_bytes: level.line,
+            };
+            let replacement = level.policy.replacement(&cache, models)?;
+            parts
+                .policies
+                .push(replacement.map(|replacement| PolicyState {
                     replacement,
                     sets: vec![0; sets as usize],
-                })
-            })
-            .collect()
-    }
-
-    /// Makes the prefetchers of all caches.
-    pub(crate) fn prefetchers(&self) -> Vec<Vec<Box<dyn Prefetcher>>> {
-        let of = |level: &&LevelConfig| {
-            let line_shift = level.line.trailing_zeros();
-            let list = level.prefetch.iter();
-            list.map(|prefetch| prefetch.prefetcher(line_shift))
-                .collect()
-        };
-        self.levels.iter().map(of).collect()
+                }));
+            let prefetchers = level.prefetch.iter();
+            let prefetchers = prefetchers
+                .map(|prefetch| prefetch.prefetcher(&cache, models))
+                .collect::<Result<Vec<_>, String>>()?;
+            if node.level == 0 {
+                let sees_hits = prefetchers.iter().any(|prefetcher| prefetcher.sees_hits());
+                parts.sees_hits[node.side() as usize] |= sees_hits;
+            }
+            parts.prefetchers.push(prefetchers);
+        }
+        Ok(parts)
     }
 
     /// Returns the first-level caches of each vCPU, and the distances of all caches.

@@ -324,6 +324,9 @@ pub enum CacheConfigError {
         /// What is wrong.
         fault: String,
     },
+    /// A registered policy or prefetcher cannot be made.
+    #[error("level: {0}")]
+    Model(String),
     /// A level that includes the levels inside it, but does not take the lines of writes that they take.
     #[error(
         "{field}.write_allocate: is false, but the level includes a level that allocates; leave write_allocate out, or set inclusion = \"non_inclusive\""

@@ -226,7 +226,7 @@ impl Cost {
             Term::Cache(level) => StallTerm::of_level(level),
             Term::Memory if local => StallTerm::LocalMemory,
             Term::Memory => StallTerm::RemoteMemory,
-            Term::None => StallTerm::Unattributed,
+            Term::Model | Term::None => StallTerm::Unattributed,
         };
         Cost {
             latency: kind.latency,

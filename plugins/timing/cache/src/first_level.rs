@@ -4,7 +4,6 @@ use nodescope_plugin_api::{L0Geometry, Outcome, Permission, Side};
 
 use crate::config::{CacheConfig, LevelConfig, NonTemporalStores};
 use crate::policy::Policy;
-use crate::prefetch::Prefetch;
 use crate::tags::State;
 
 /// Largest number of ways of a cache whose whole sets an engine's L0 filter cache may hold.
@@ -24,7 +23,11 @@ pub(crate) struct FirstLevel {
 impl FirstLevel {
     /// Makes the costs and permissions for a valid description. `several_vcpus` says for which side several vCPUs use one first-level
     /// cache.
-    pub(crate) fn new(config: &CacheConfig, several_vcpus: [bool; 2]) -> (FirstLevel, L0Geometry) {
+    pub(crate) fn new(
+        config: &CacheConfig,
+        several_vcpus: [bool; 2],
+        sees_hits: [bool; 2],
+    ) -> (FirstLevel, L0Geometry) {
         let data = &config.levels[0];
         let line_shift = data.line.trailing_zeros();
         // With fewer slots than sets, the results are exact, too. An engine is expected to have 64 slots.
@@ -49,22 +52,22 @@ impl FirstLevel {
             instruction_slots: instruction.map_or(most as u8, slots),
             data_ways,
             instruction_ways,
+            page_sizes: false,
         };
         let fetch_hit = instruction.map_or(0, |level| level.latency.fetch_hit);
         let hits = [data.latency.read_hit, data.latency.write_hit, fetch_hit];
         let whole_sets = [data_ways > 1, instruction_ways > 1];
-        let sees_hits = |level: &LevelConfig| level.prefetch.iter().any(Prefetch::sees_hits);
         // Hits that cost cycles must reach the model, so that the L0 filter cache must not answer them. An L0 filter cache does not tell
         // non-temporal stores from others, so all stores must reach the model where those go past the caches.
         let bypasses = config.non_temporal_stores == NonTemporalStores::Bypass;
         let most = match hits {
-            _ if sees_hits(data) => Permission::None,
+            _ if sees_hits[Side::Data as usize] => Permission::None,
             [0, 0, _] if !bypasses => Permission::ReadWrite,
             [0, _, _] => Permission::Read,
             _ => Permission::None,
         };
         let most_for_fetches = match hits {
-            _ if instruction.is_some_and(sees_hits) => Permission::None,
+            _ if sees_hits[Side::Instruction as usize] => Permission::None,
             [_, _, 0] => Permission::Read,
             _ => Permission::None,
         };

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use nodescope_plugin_api::{Account, Charges, Ledger, MemoryTimingModel, Prefetched, Source};
 use serde::{Deserialize, Serialize};
 
-use crate::builder::Builder;
+use crate::builder::Parts;
 use crate::config::{CacheKind, MOST_LEVELS};
 use crate::contention::Contention;
 use crate::flat::FlatMemory;
@@ -118,14 +118,14 @@ impl<W: Word> Hierarchy<W> {
     /// Makes the empty state of the caches of a tree.
     pub(crate) fn new(
         tree: &Tree,
-        builder: &Builder<'_>,
+        parts: Parts,
         memory: Box<dyn MemoryTimingModel>,
     ) -> Hierarchy<W> {
         let nodes = &tree.nodes.0;
         let vcpus = tree.vcpu_caches.len();
         Hierarchy {
-            policies: builder.policies(),
-            prefetchers: builder.prefetchers(),
+            policies: parts.policies,
+            prefetchers: parts.prefetchers,
             wanted: Vec::new(),
             prefetched: Vec::new(),
             combined: vec![VecDeque::new(); vcpus],

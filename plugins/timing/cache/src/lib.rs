@@ -25,6 +25,7 @@ mod policy;
 mod prefetch;
 mod prefetching;
 mod reference;
+mod registered;
 mod replacement;
 mod tags;
 mod tree;
@@ -39,4 +40,14 @@ pub use hierarchy::CacheContents;
 pub use model::CacheModel;
 pub use policy::{Policy, Qlru, UnknownPolicy};
 pub use prefetch::{Prefetch, Stream, Stride, UnknownPrefetcher};
+pub use registered::RegisteredModels;
 pub use tags::State;
+
+use nodescope_plugin_api::Declaration;
+
+/// Returns the declarations of the policies and prefetchers of this crate. A study names them in `[[caches.level]]`.
+pub fn declarations() -> impl Iterator<Item = Declaration> {
+    policy::DECLARATIONS
+        .into_iter()
+        .chain(prefetch::DECLARATIONS)
+}

@@ -8,7 +8,7 @@ use crate::events::Traffic;
 use crate::geometry::{Geometry, LineLookup};
 use crate::hierarchy::Hierarchy;
 use crate::node::{NONE, Node};
-use crate::prefetch::Answer;
+use crate::prefetch::{Answer, answer_of_hit};
 use crate::tags::{State, with_prefetch_mark, without_prefetch_mark};
 use crate::tree::Tree;
 use crate::word::{Baseline, Variant, Word};
@@ -120,7 +120,7 @@ impl<W: Word> Hierarchy<W> {
             replaced,
             way,
             missed,
-            answer: found.map(Answer::of_hit),
+            answer: found.map(answer_of_hit),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::config::{CacheConfig, CacheConfigError};
 use crate::events::{Events, LevelEvent};
 use crate::hierarchy::{CacheContents, ChargeTarget, Hierarchy};
 use crate::reference::PHYSICAL_MASK;
+use crate::registered::{NoModels, RegisteredModels};
 use crate::tree::Tree;
 use crate::word::{Baseline, V3};
 
@@ -122,12 +123,23 @@ impl CacheModel {
         places: &[VcpuPlace],
         memory: Box<dyn MemoryTimingModel>,
     ) -> Result<CacheModel, CacheConfigError> {
+        CacheModel::with_models(config, places, memory, &NoModels)
+    }
+
+    /// Makes empty caches as [`CacheModel::new`] does, with registered policies and prefetchers.
+    pub fn with_models(
+        config: &CacheConfig,
+        places: &[VcpuPlace],
+        memory: Box<dyn MemoryTimingModel>,
+        models: &dyn RegisteredModels,
+    ) -> Result<CacheModel, CacheConfigError> {
         if let Some(fault) = config.faults(places).into_iter().next() {
             return Err(fault);
         }
         let builder = Builder::new(config, places);
-        let (tree, l0_geometry) = Tree::new(config, places, &builder);
-        let caches = Hierarchy::new(&tree, &builder, memory);
+        let parts = builder.parts(models).map_err(CacheConfigError::Model)?;
+        let (tree, l0_geometry) = Tree::new(config, places, &builder, parts.sees_hits);
+        let caches = Hierarchy::new(&tree, parts, memory);
         Ok(CacheModel {
             tree,
             caches: Caches::Narrow(caches, V3::detect()),

@@ -91,14 +91,12 @@ impl<W: Word> Hierarchy<W> {
     }
 }
 
-impl Observed {
-    /// Makes the view of a reference that missed.
-    pub(crate) fn miss(line: u64, site: Site, access: Access) -> Observed {
-        Observed {
-            line,
-            site,
-            access,
-            answer: Answer::Miss,
-        }
+/// Makes the view of a reference that missed.
+pub(crate) fn observed_miss(line: u64, site: Site, access: Access) -> Observed {
+    Observed {
+        line,
+        site,
+        access,
+        answer: Answer::Miss,
     }
 }

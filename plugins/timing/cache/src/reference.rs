@@ -7,7 +7,8 @@ use crate::geometry::LineLookup;
 use crate::hierarchy::Hierarchy;
 use crate::miss::Wanted;
 use crate::node::NONE;
-use crate::prefetch::{Answer, Observed};
+use crate::prefetch::{Observed, answer_of_hit};
+use crate::prefetching::observed_miss;
 use crate::tags::{State, is_prefetched, without_prefetch_mark};
 use crate::tree::Tree;
 use crate::word::{Baseline, Usual, V3, Variant, Word};
@@ -170,7 +171,7 @@ impl<W: Word> Hierarchy<W> {
         }
         let stall = self.request.stall;
         if !V::USUAL && tree.any_prefetcher {
-            let observed = Observed::miss(line, reference.site, access);
+            let observed = observed_miss(line, reference.site, access);
             self.observe_miss(tree, first, observed, &arrived, updates);
         }
         let Some(state) = arrived.state else {
@@ -247,8 +248,8 @@ impl<W: Word> Hierarchy<W> {
             self.begin_request(reference);
             self.prefetched.clear();
             let observed = Observed {
-                answer: Answer::of_hit(entry),
-                ..Observed::miss(line, reference.site, access)
+                answer: answer_of_hit(entry),
+                ..observed_miss(line, reference.site, access)
             };
             self.observe(tree, first, observed, updates);
         }

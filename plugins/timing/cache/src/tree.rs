@@ -47,18 +47,20 @@ impl Nodes {
 }
 
 impl Tree {
-    /// Makes the caches of a valid description, and the geometry of the L0 filter cache.
+    /// Makes the caches of a valid description, and the geometry of the L0 filter cache. `sees_hits`: whether a prefetcher of the first
+    /// level must see every hit, of data and of instructions.
     pub(crate) fn new(
         config: &CacheConfig,
         places: &[VcpuPlace],
         builder: &Builder<'_>,
+        sees_hits: [bool; 2],
     ) -> (Tree, L0Geometry) {
         let nodes = &builder.nodes;
         let several_vcpus = [Side::Data, Side::Instruction].map(|side| {
             let mut first = nodes.iter().filter(|node| node.level == 0);
             first.any(|node| node.side() == side && node.traits.several_vcpus)
         });
-        let (first_level, l0_geometry) = FirstLevel::new(config, several_vcpus);
+        let (first_level, l0_geometry) = FirstLevel::new(config, several_vcpus, sees_hits);
         let tree = Tree {
             children: builder.children.clone(),
             roots: (0..nodes.len() as u32)

@@ -88,6 +88,7 @@ fn misses_agree_with_cachegrind() {
                     site: Site::default(),
                     non_temporal: false,
                     locked: false,
+                    large_page: false,
                 };
                 // In this configuration, a miss costs one cycle and all else costs nothing.
                 lines += u64::from(

@@ -72,6 +72,7 @@ fn l0_filter_cache_has_a_slot_for_each_set_and_stays_within_a_page() {
             instruction_slots: (12 - line_shift).min(6),
             data_ways: kept,
             instruction_ways: 1,
+            page_sizes: false,
         };
         assert_eq!(
             model.l0_geometry(),

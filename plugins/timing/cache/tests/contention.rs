@@ -48,6 +48,7 @@ impl Cores {
             },
             non_temporal: false,
             locked,
+            large_page: false,
         };
         let mut updates = Vec::new();
         self.0.reference(Hits::default(), &reference, &mut updates)

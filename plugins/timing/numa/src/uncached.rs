@@ -43,6 +43,7 @@ impl MemoryModel for Uncached {
             instruction_slots: 0,
             data_ways: 1,
             instruction_ways: 1,
+            page_sizes: false,
         }
     }
 

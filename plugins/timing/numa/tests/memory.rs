@@ -197,6 +197,7 @@ fn without_caches_every_reference_is_timed() {
             instruction_slots: 0,
             data_ways: 1,
             instruction_ways: 1,
+            page_sizes: false,
         }
     );
     let mut updates = Vec::new();
@@ -218,6 +219,7 @@ fn without_caches_every_reference_is_timed() {
             site: Site::default(),
             non_temporal: false,
             locked: false,
+            large_page: false,
         };
         let local = reference.physical / 0x1000 == step % 2;
         let expected = Outcome::new(if local { 100 } else { 220 }, Permission::None, None);

@@ -176,6 +176,7 @@ fn seed_windows() -> WindowsFile {
             core: Some(nodescope_window::CoreSpec {
                 description: "base = \"zen4\"".into(),
             }),
+            registered: Vec::new(),
         },
     };
     let nodes = (0..2).map(node).collect();

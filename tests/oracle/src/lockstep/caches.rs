@@ -180,6 +180,7 @@ impl Caches {
                 site: Site::default(),
                 non_temporal: false,
                 locked: false,
+                large_page: false,
             };
             let mut updates = Vec::new();
             self.model
@@ -204,7 +205,7 @@ impl Caches {
                     StallTerm::LocalMemory
                 }
                 Term::Memory => StallTerm::RemoteMemory,
-                Term::None => StallTerm::Unattributed,
+                Term::Model | Term::None => StallTerm::Unattributed,
             };
             sums[term as usize] += statistic.cycles;
         }

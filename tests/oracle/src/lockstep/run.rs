@@ -562,6 +562,7 @@ impl Pair {
                 instruction_slots: r.below((13 - u64::from(line_shift)).min(7)) as u8,
                 data_ways: r.pick(&[1, 2, 4, 8, 12, 16]),
                 instruction_ways: r.pick(&[1, 2, 8, 16]),
+                page_sizes: false,
             }
         });
         let real = (geometry.is_some() && self.kind == Kind::Caches)

@@ -5,13 +5,15 @@
 //! system and string instructions, x87 and MMX instructions, masked moves, gathers.
 
 use iced_x86::{
-    Code, CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
-    OpKind, Register, RflagsBits,
+    Code, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    RflagsBits,
 };
 
 use super::Host;
 use super::registers::is_high_byte;
 use super::string::StringOperation;
+use nodescope_x86::features::{Unit, unit};
+
 use crate::lower::{is_locked, is_non_temporal_store};
 
 /// The status flags as iced-x86 numbers them.
@@ -288,14 +290,6 @@ fn is_extended_integer(m: Mnemonic) -> bool {
     )
 }
 
-fn is_vector_feature(f: CpuidFeature) -> bool {
-    use CpuidFeature::*;
-    matches!(
-        f,
-        SSE | SSE2 | SSE3 | SSSE3 | SSE4_1 | SSE4_2 | AVX | AVX2 | FMA | F16C | AES | PCLMULQDQ
-    )
-}
-
 /// Returns whether a vector instruction must be interpreted: for example, it has conditional or several memory operands, or concerns the
 /// vector state itself.
 fn is_odd_vector(m: Mnemonic) -> bool {
@@ -564,7 +558,11 @@ fn passthrough(
     }) || matches!(m, Mnemonic::Vzeroupper | Mnemonic::Vzeroall);
     let conditional = i.condition_code() != iced_x86::ConditionCode::None;
     let known = if vector {
-        host.avx && i.cpuid_features().iter().all(|f| is_vector_feature(*f)) && !is_odd_vector(m)
+        host.avx
+            && i.cpuid_features()
+                .iter()
+                .all(|f| unit(*f) == Some(Unit::Vector))
+            && !is_odd_vector(m)
     } else {
         is_plain_integer(m) || conditional || host.bmi && is_extended_integer(m)
     };

@@ -250,6 +250,7 @@ mod tests {
             instruction_slots: 0,
             data_ways: 4,
             instruction_ways: 1,
+            page_sizes: false,
         }
     }
 

@@ -13,6 +13,7 @@ fn pages_do_not_answer_for_lines_as_large_as_pages() {
             instruction_slots: 0,
             data_ways: 1,
             instruction_ways: 1,
+            page_sizes: false,
         }));
         let linear = 0x5000;
         let at = PageMapping {
@@ -47,6 +48,7 @@ fn two_way_tlb_of(slots: u8) -> DataTlb {
         instruction_slots: 6,
         data_ways: 2,
         instruction_ways: 2,
+        page_sizes: false,
     }));
     tlb.set_privilege(Privilege::User);
     tlb
@@ -206,6 +208,7 @@ fn another_geometry_starts_empty() {
             instruction_slots: 6,
             data_ways: 2,
             instruction_ways: 2,
+            page_sizes: false,
         };
         tlb.configure(between.map(geometry));
         tlb.configure(Some(geometry(6)));

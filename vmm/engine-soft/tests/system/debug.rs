@@ -157,6 +157,7 @@ fn attach(s: &mut System) {
         instruction_slots: 6,
         data_ways: 1,
         instruction_ways: 1,
+        page_sizes: false,
     }));
 }
 

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use nodescope_engine::Vcpu;
 use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, StepOutcome, Translate};
-use nodescope_machine::cpuid::{CpuidOptions, FEATURES, Template};
+use nodescope_machine::cpuid::{CpuidOptions, Template, shown};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_oracle::bare;
 use nodescope_test_needs::{Need, skip};
+use nodescope_x86::features::ALWAYS;
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, FxImage, General, VcpuState, Vector, Vector256};
 
@@ -28,58 +29,8 @@ const FILLER: u8 = 0xcc;
 
 /// Returns the features of instructions that the default template announces.
 fn announced() -> Vec<CpuidFeature> {
-    use CpuidFeature::*;
-    vec![
-        INTEL8086,
-        INTEL186,
-        INTEL286,
-        INTEL386,
-        INTEL486,
-        X64,
-        ADX,
-        AES,
-        AVX,
-        AVX2,
-        BMI1,
-        BMI2,
-        CLFLUSHOPT,
-        CLFSH,
-        CMOV,
-        CMPXCHG16B,
-        CPUID,
-        CX8,
-        F16C,
-        FMA,
-        FPU,
-        FPU287,
-        FPU387,
-        FSGSBASE,
-        FXSR,
-        LZCNT,
-        MMX,
-        MOVBE,
-        MSR,
-        MULTIBYTENOP,
-        PAUSE,
-        PCLMULQDQ,
-        POPCNT,
-        PREFETCHW,
-        RDPMC,
-        RDRAND,
-        RDSEED,
-        RDTSCP,
-        SEP,
-        SSE,
-        SSE2,
-        SSE3,
-        SSE4_1,
-        SSE4_2,
-        SSSE3,
-        SYSCALL,
-        TSC,
-        XSAVE,
-        XSAVEOPT,
-    ]
+    let decoded = shown().flat_map(|feature| feature.decoded);
+    ALWAYS.iter().chain(decoded).copied().collect()
 }
 
 /// Returns whether an encoding also executes on a processor without its feature: hints are NOPs, and F3 before BSF and BSR is ignored.
@@ -437,9 +388,7 @@ fn no_encoding_of_the_kernels_code_ends_the_study() {
 /// A feature that a study hides is absent, and its encodings have their earlier meaning.
 #[test]
 fn hidden_features_are_not_there() {
-    use CpuidFeature::*;
-    let hidden: Vec<_> = FEATURES
-        .iter()
+    let hidden: Vec<_> = shown()
         .map(|f| f.name)
         .filter(|name| {
             Template::new(&CpuidOptions {
@@ -449,11 +398,11 @@ fn hidden_features_are_not_there() {
             .is_ok()
         })
         .collect();
-    let gone = [
-        ADX, AES, AVX, AVX2, BMI1, BMI2, CLFLUSHOPT, CLFSH, CMPXCHG16B, F16C, FMA, FSGSBASE, LZCNT,
-        MMX, MOVBE, PCLMULQDQ, POPCNT, PREFETCHW, RDRAND, RDSEED, RDTSCP, SEP, SSE3, SSE4_1,
-        SSE4_2, SSSE3, XSAVE, XSAVEOPT,
-    ];
+    // Without the features that stay, a kernel does not start.
+    let gone: Vec<CpuidFeature> = shown()
+        .filter(|feature| hidden.contains(&feature.name))
+        .flat_map(|feature| feature.decoded.iter().copied())
+        .collect();
     let Some(mut sweep) = sweep(64, &hidden, &gone) else {
         return;
     };

@@ -45,6 +45,7 @@ fn window(scopes: Vec<Scope>) -> WindowReport {
         measured_from_ps: 0,
         closed_ps: 1,
         models: String::new(),
+        registered_models: Vec::new(),
         scopes,
         cores: Vec::new(),
         sampled: None,

@@ -171,6 +171,7 @@ pub fn spec(name: &str) -> WindowSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
             memory: Some(MemorySpec::numa()),
             core: None,
+            registered: Vec::new(),
         },
     }
 }

@@ -8,6 +8,7 @@ mod general;
 mod job;
 mod models;
 mod node;
+mod registered;
 mod shared;
 mod window;
 
@@ -21,6 +22,7 @@ pub(crate) use self::effects::remarks;
 pub(crate) use self::job::guest_path;
 pub(crate) use self::window::named_function;
 use crate::plan::{Engine, ImageSource, Study};
+use nodescope_config::quantity::Frequency;
 use nodescope_config::reader::Section;
 
 /// Maximum number of nodes of a cluster. The guests' IP addresses and the numbering of MAC addresses do not allow more.
@@ -63,7 +65,8 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let required_features = node::required(node, &cpuid);
     let (cores, memory_parallelism) = node::core(node);
     let network = node::network(network);
-    let (cache_model, cache_levels) = models::caches(caches, &topology);
+    let (registry, plugins) = registered::registry(folder, study);
+    let (cache_model, cache_levels) = models::caches(caches, &topology, &registry);
     let memory = models::memory(memory, &mut topology);
     let core = core::read(folder, root, node, &topology);
     topology.caches = models::descriptions(&cache_model, !cache_levels.is_empty());
@@ -75,12 +78,16 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let fast_forward = general::fast_forward(study, general.engine, &job);
     let vcpus = u64::from(nodes) * u64::from(topology.vcpus());
     let sampling = Sampling::of(vcpus, topology.tsc_hz);
+    let model_sections = root.section("models");
+    let frequency = Frequency(topology.tsc_hz);
+    let set_models = registered::models(&model_sections, &registry, frequency);
     let models = ModelSpec {
         caches: Some(cache_model.clone()),
         memory: Some(memory.clone()),
         core: core.clone(),
+        registered: registered::with_models_of_caches(set_models, &cache_model),
     };
-    let mut windows = window::read(root.sections("window"), &job, sampling, &models);
+    let mut windows = window::read(root.sections("window"), &job, sampling, &models, &registry);
     let can_sample = windows.is_empty()
         && models.can_model_core()
         && general.engine == Engine::Soft
@@ -92,7 +99,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         );
     }
     if can_sample && general.sampled != Some(false) {
-        windows.push(window::whole_job(sampling, &models));
+        windows.push(window::whole_job(sampling, &models, &registry));
     }
     let (results, file_limits) = general::results(results, &general.name);
     let disk = node::disk(disk);
@@ -111,6 +118,8 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
                 .all(|window| window.open != Trigger::Immediately)
     });
     let study = Study {
+        registry,
+        plugins,
         file: file.to_path_buf(),
         text: String::new(),
         name: general.name,
@@ -146,6 +155,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         file_limits,
         positions: BTreeMap::new(),
     };
+    registered::check(&model_sections, &study.registry, &study.windows);
     effects::check(root, &study, &cache_levels);
     study
 }

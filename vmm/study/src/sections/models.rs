@@ -3,16 +3,17 @@
 use nodescope_machine::topology::{
     CacheDescription, CacheKind, MemoryPerformance, NodeTopology, SharedBy,
 };
-use nodescope_plugin_api::VcpuPlace;
+use nodescope_plugin_api::{Registry, VcpuPlace};
 use nodescope_plugin_cache::{
     ByDistance, CacheConfig, CoherenceLatency, Inclusion, Keep, LevelConfig, LevelLatency,
-    NonTemporalStores, Policy, Prefetch, Sharing,
+    NonTemporalStores, Prefetch, Sharing,
 };
 use nodescope_plugin_numa::Latencies;
 use nodescope_window::{Bandwidth, MemorySpec};
 
 use super::effects::LevelField;
 use super::node::UNSET;
+use super::registered;
 use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Latency};
 use nodescope_config::reader::{Item, Section};
 
@@ -75,7 +76,7 @@ fn default_coherence(topology: &NodeTopology, group: Option<u16>) -> CoherenceLa
 
 /// Reads the latency of one event, and returns it in cycles of `frequency`. Reports a problem and returns `None` if the value is no
 /// latency, or more than 1,000,000 cycles.
-fn cycles(item: &Item<'_>, frequency: Frequency) -> Option<u32> {
+pub(super) fn cycles(item: &Item<'_>, frequency: Frequency) -> Option<u32> {
     let latency: Latency = item.with_unit("12 cycles", "a latency")?;
     let cycles = latency.cycles(frequency);
     match u32::try_from(cycles)
@@ -106,6 +107,7 @@ fn cycles_or_zero(section: &Section<'_>, key: &'static str, frequency: Frequency
 pub(super) fn caches(
     section: &Section<'_>,
     topology: &NodeTopology,
+    registry: &Registry,
 ) -> (CacheConfig, Vec<LevelField>) {
     let frequency = Frequency(topology.tsc_hz);
     let preset = section.item("preset");
@@ -134,7 +136,7 @@ pub(super) fn caches(
         if let Some(item) = &preset {
             item.add_problem("is given together with [[caches.level]]; leave out one of them");
         }
-        if let Some(own) = own_levels(levels, line.unwrap_or(64), topology) {
+        if let Some(own) = own_levels(levels, line.unwrap_or(64), topology, registry) {
             (config, fields) = own;
         }
     } else if let Some(item) = &line_item {
@@ -227,6 +229,7 @@ fn own_levels(
     sections: Vec<Section<'_>>,
     line: u32,
     topology: &NodeTopology,
+    registry: &Registry,
 ) -> Option<(CacheConfig, Vec<LevelField>)> {
     let frequency = Frequency(topology.tsc_hz);
     let source = sections.first()?.source();
@@ -268,7 +271,7 @@ fn own_levels(
                 .unwrap_or_default(),
             policy: section
                 .item("policy")
-                .and_then(|item| item.named::<Policy>("lru"))
+                .and_then(|item| registered::policy(&item, registry))
                 .unwrap_or_default(),
             inclusion: section
                 .item("inclusion")
@@ -289,7 +292,7 @@ fn own_levels(
                 .unwrap_or(true),
             prefetch: section
                 .item("prefetch")
-                .map(|item| prefetchers(&item))
+                .map(|item| prefetchers(&item, registry))
                 .unwrap_or_default(),
             latency: latencies(&section, frequency),
         };
@@ -378,10 +381,10 @@ fn own_levels(
 }
 
 /// Reads a list of prefetchers. A prefetcher that is there twice is a problem, since both want the same lines.
-fn prefetchers(item: &Item<'_>) -> Vec<Prefetch> {
+fn prefetchers(item: &Item<'_>, registry: &Registry) -> Vec<Prefetch> {
     let mut read: Vec<Prefetch> = Vec::new();
     for item in item.list("[\"next-line\"]") {
-        let Some(prefetch) = item.named("next-line") else {
+        let Some(prefetch) = registered::prefetcher(&item, registry) else {
             continue;
         };
         if read.contains(&prefetch) {

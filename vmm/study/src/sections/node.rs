@@ -1,7 +1,7 @@
 //! Readers of `[cluster]`, `[node]`, `[network]` and `[disk]`.
 
 use nodescope_fabric::LinkConfig;
-use nodescope_machine::cpuid::{CpuidOptions, FEATURES, Template};
+use nodescope_machine::cpuid::{CpuidOptions, Template, shown};
 use nodescope_machine::topology::{MAX_SOCKETS, MAX_VCPUS, NodeTopology, TopologyError};
 use nodescope_plugin_core::Parallelism;
 
@@ -86,8 +86,8 @@ pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<Strin
     let template = Template::new(cpuid).ok();
     let lines = item.lines("avx2").into_iter();
     let required = lines.filter_map(|(item, name)| {
-        if !FEATURES.iter().any(|feature| feature.name == name) {
-            let names = FEATURES.iter().map(|feature| feature.name);
+        if !shown().any(|feature| feature.name == name) {
+            let names = shown().map(|feature| feature.name);
             let hint = closest(&name, names)
                 .map(|close| format!("; did you mean {close:?}?"))
                 .unwrap_or_default();

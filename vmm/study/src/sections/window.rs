@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
+use nodescope_plugin_api::{Model, Registry};
 use nodescope_window::{Measure, ModelSpec, Sampling, Trigger, WindowSpec};
 
-use super::plain_name;
+use super::{plain_name, registered};
 use crate::plan::{Job, Mpi};
 use nodescope_config::quantity::{Instructions, Time};
 use nodescope_config::reader::{Item, Section, closest};
@@ -23,6 +24,7 @@ pub(super) fn read(
     job: &Job,
     sampling: Sampling,
     all: &ModelSpec,
+    registry: &Registry,
 ) -> Vec<WindowSpec> {
     if let Some(beyond) = sections.get(MOST_WINDOWS) {
         beyond.add_problem(
@@ -36,7 +38,7 @@ pub(super) fn read(
     let mut windows = Vec::new();
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     for (index, section) in sections.into_iter().enumerate() {
-        let window = window(index, &section, job, sampling, all);
+        let window = window(index, &section, job, sampling, all, registry);
         if let Some(first) = names.insert(window.name.clone(), index) {
             section.add_problem(
                 "name",
@@ -53,13 +55,16 @@ pub(super) fn read(
 }
 
 /// Returns the window of a study that has a core and no section `[[window]]`: it samples the whole job.
-pub(super) fn whole_job(sampling: Sampling, all: &ModelSpec) -> WindowSpec {
+pub(super) fn whole_job(sampling: Sampling, all: &ModelSpec, registry: &Registry) -> WindowSpec {
     WindowSpec {
         name: "job".into(),
         open: Trigger::Job,
         warm_up: FIRST_WARM_UP * sampling.warm_up,
         measure: Measure::Guest,
-        models: all.clone(),
+        models: ModelSpec {
+            registered: registered::of_window(all, None, registry),
+            ..all.clone()
+        },
         attribution: true,
         sampling: Some(sampling),
     }
@@ -71,6 +76,7 @@ fn window(
     job: &Job,
     sampling: Sampling,
     all: &ModelSpec,
+    registry: &Registry,
 ) -> WindowSpec {
     let name = section.item("name").and_then(|item| {
         let name = item.line("hpl")?;
@@ -98,13 +104,17 @@ fn window(
     let attribution = attribution.unwrap_or(true);
     let mut models = all.clone();
     if let Some(item) = section.item("plugins") {
-        let chosen = plugins(&item);
-        models.caches = models.caches.filter(|_| chosen.contains(&Plugin::Cache));
-        models.memory = models.memory.filter(|_| chosen.contains(&Plugin::Numa));
-        if chosen.contains(&Plugin::Pipeline) && !models.can_model_core() {
+        let chosen = plugins(&item, registry);
+        let names = |name: &str| chosen.iter().any(|chosen| chosen == name);
+        models.caches = models.caches.filter(|_| names("cache"));
+        models.memory = models.memory.filter(|_| names("numa"));
+        if names("pipeline") && !models.can_model_core() {
             item.add_problem("\"pipeline\" needs \"cache\", and a core in [core] or node.model");
         }
-        models.core = models.core.filter(|_| chosen.contains(&Plugin::Pipeline));
+        models.core = models.core.filter(|_| names("pipeline"));
+        models.registered = registered::of_window(&models, Some(&chosen), registry);
+    } else {
+        models.registered = registered::of_window(&models, None, registry);
     }
     if !attribution {
         models.core = None;
@@ -129,29 +139,25 @@ fn window(
     }
 }
 
-/// Timing model that a study can choose for a window by name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Plugin {
-    Cache,
-    Numa,
-    Pipeline,
-}
-
-fn plugins(item: &Item<'_>) -> Vec<Plugin> {
-    let mut chosen = Vec::new();
+/// Reads the names of the models that a window attaches.
+fn plugins(item: &Item<'_>, registry: &Registry) -> Vec<String> {
+    let attached = |model: &&Model| match model.place() {
+        Some(place) => place.starts_with('['),
+        None => model.declaration().kind.is_attached(),
+    };
+    let models = registry.models().iter().filter(attached);
+    let choices: Vec<(&str, &str)> = models
+        .map(|model| (model.declaration().name, model.declaration().name))
+        .collect();
+    let mut chosen: Vec<String> = Vec::new();
     for item in item.list(r#"["cache", "numa"]"#) {
-        let choices = [
-            ("cache", Plugin::Cache),
-            ("numa", Plugin::Numa),
-            ("pipeline", Plugin::Pipeline),
-        ];
         let Some(plugin) = item.choice("a plugin", &choices) else {
             continue;
         };
-        if chosen.contains(&plugin) {
+        if chosen.iter().any(|other| other == plugin) {
             item.add_problem("is given twice; leave one out");
         }
-        chosen.push(plugin);
+        chosen.push(plugin.to_owned());
     }
     chosen
 }

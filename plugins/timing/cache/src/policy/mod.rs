@@ -12,8 +12,11 @@ mod tree_plru;
 use std::fmt;
 use std::str::FromStr;
 
+use nodescope_plugin_api::{CacheShape, Declaration, Kind, ModelName, Parameter, Unit};
+pub(crate) use nodescope_plugin_api::{Replacement, SetState};
 use serde::{Deserialize, Serialize};
 
+use crate::registered::RegisteredModels;
 use fifo::Fifo;
 pub use qlru::Qlru;
 use random::Random;
@@ -40,45 +43,12 @@ pub enum Policy {
     Drrip,
     /// A line is chosen at random, by a generator with this seed. Equal runs choose equal lines.
     Random(u64),
+    /// A registered model chooses.
+    Registered(ModelName),
 }
 
 /// Seed of [`Policy::Random`] where the text gives none.
 const DEFAULT_SEED: u64 = 1;
-
-/// A set of a cache as its policy sees the set.
-#[derive(Debug)]
-pub(crate) struct SetState<'a> {
-    /// Number of the set.
-    pub(crate) number: u32,
-    /// Number of ways.
-    pub(crate) ways: u32,
-    /// The policy's own bits of this set, zero at first.
-    pub(crate) bits: &'a mut u64,
-}
-
-/// Replacement policy of one cache, for all policies but LRU, which is the order of the words of a set. Lines stay in their ways.
-pub(crate) trait Replacement: Send + fmt::Debug {
-    /// Takes note of a hit.
-    fn hit(&mut self, set: SetState<'_>, way: u32);
-    /// Takes note of a new line in a way.
-    fn insert(&mut self, set: SetState<'_>, way: u32);
-    /// Chooses the way whose line is replaced. The set is full. [`Replacement::insert`] for that way follows.
-    fn victim(&mut self, set: SetState<'_>) -> u32;
-    /// Takes note of a line that left its way other than by replacement.
-    fn remove(&mut self, set: SetState<'_>, way: u32) {
-        let _ = (set, way);
-    }
-    /// Chooses among empty ways, which are the ones in the mask `empty`, for a new line.
-    fn empty_way(&self, empty: u64) -> u32 {
-        empty.trailing_zeros()
-    }
-    /// Returns true if a hit of this way, right after the last event of the set, which was a hit or an insertion of the same way, would
-    /// change nothing. Only then may an L0 filter cache answer such hits.
-    fn settled(&self, set: SetState<'_>, way: u32) -> bool {
-        let _ = (set, way);
-        true
-    }
-}
 
 impl Policy {
     /// Says why the policy is not modelled for sets of `ways` ways; `None` if it is. The text follows the path of the field of the ways.
@@ -88,7 +58,7 @@ impl Policy {
             Policy::Fifo => fifo::MOST_WAYS,
             Policy::TreePlru => tree_plru::MOST_WAYS,
             Policy::Qlru(_) | Policy::Srrip | Policy::Drrip => ages::MOST_WAYS,
-            Policy::Random(_) => random::MOST_WAYS,
+            Policy::Random(_) | Policy::Registered(_) => random::MOST_WAYS,
         };
         if ways > most {
             Some(format!(
@@ -103,20 +73,71 @@ impl Policy {
         }
     }
 
-    /// Makes the policy of one cache of `sets` sets; `None` for LRU. [`Policy::fault`] finds no fault with `ways`.
-    pub(crate) fn replacement(self, sets: u32, ways: u32) -> Option<Box<dyn Replacement>> {
-        debug_assert_eq!(self.fault(ways), None);
-        match self {
-            Policy::Lru => None,
-            Policy::Fifo => Some(Box::new(Fifo)),
-            Policy::TreePlru => Some(Box::new(TreePlru)),
-            Policy::Qlru(qlru) => Some(Box::new(qlru)),
-            Policy::Srrip => Some(Box::new(Srrip)),
-            Policy::Drrip => Some(Box::new(Drrip::new(sets))),
-            Policy::Random(seed) => Some(Box::new(Random::new(seed))),
-        }
+    /// Makes the policy of one cache; `None` for LRU. [`Policy::fault`] finds no fault with the ways. An error is a sentence with the name of
+    /// a registered model.
+    pub(crate) fn replacement(
+        self,
+        cache: &CacheShape,
+        models: &dyn RegisteredModels,
+    ) -> Result<Option<Box<dyn Replacement>>, String> {
+        debug_assert_eq!(self.fault(cache.ways), None);
+        Ok(Some(match self {
+            Policy::Lru => return Ok(None),
+            Policy::Fifo => Box::new(Fifo),
+            Policy::TreePlru => Box::new(TreePlru),
+            Policy::Qlru(qlru) => Box::new(qlru),
+            Policy::Srrip => Box::new(Srrip),
+            Policy::Drrip => Box::new(Drrip::new(cache.sets)),
+            Policy::Random(seed) => Box::new(Random::new(seed)),
+            Policy::Registered(name) => models.replacement(name, cache)?,
+        }))
     }
 }
+
+/// Makes the declaration of a policy of this crate.
+const fn declaration(
+    name: &'static str,
+    line: &'static str,
+    parameters: &'static [Parameter],
+) -> Declaration {
+    Declaration {
+        name,
+        line,
+        kind: Kind::Replacement,
+        parameters,
+        ..Declaration::DEFAULT
+    }
+}
+
+/// The policies of this crate.
+pub(crate) const DECLARATIONS: [Declaration; 7] = [
+    declaration(
+        "lru",
+        "The least recently used line is replaced. The default.",
+        &[],
+    ),
+    declaration("fifo", "The line that came first is replaced.", &[]),
+    declaration("tree-plru", "Tree-PLRU, for a power of two of ways.", &[]),
+    declaration(
+        "qlru",
+        "Quad-age LRU, as in many Intel processors: qlru-hXY-mZ-rN-uN or qlru-hXY-mZ-rN-uN-umo.",
+        &[],
+    ),
+    declaration("srrip", "Static re-reference interval prediction.", &[]),
+    declaration("drrip", "Dynamic re-reference interval prediction.", &[]),
+    declaration(
+        "random",
+        "A line is chosen at random: random or random-SEED.",
+        &[Parameter {
+            name: "seed",
+            line: "seed of the generator",
+            unit: Unit::Number,
+            default: DEFAULT_SEED,
+            least: 0,
+            most: u64::MAX,
+        }],
+    ),
+];
 
 /// Error of a text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,6 +156,9 @@ impl FromStr for Policy {
             text: text.to_owned(),
             advice,
         };
+        if let Some(name) = ModelName::parse(text) {
+            return Ok(Policy::Registered(name));
+        }
         match text {
             "lru" => Ok(Policy::Lru),
             "fifo" => Ok(Policy::Fifo),
@@ -172,6 +196,7 @@ impl fmt::Display for Policy {
             Policy::Drrip => f.write_str("drrip"),
             Policy::Random(DEFAULT_SEED) => f.write_str("random"),
             Policy::Random(seed) => write!(f, "random-{seed}"),
+            Policy::Registered(name) => name.fmt(f),
         }
     }
 }

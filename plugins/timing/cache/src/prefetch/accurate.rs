@@ -1,16 +1,18 @@
 //! A prefetcher that stops while too few of its lines are used, as in feedback-directed prefetching (S. Srinath, O. Mutlu, H. Kim and Y. Patt,
 //! "Feedback Directed Prefetching", HPCA 2007).
 
-use super::parameters::Parameter;
+use nodescope_plugin_api::Parameter;
+
+use super::parameters::parameter;
 use super::{Answer, Observed, Prefetcher};
 
 /// The parameter of all prefetchers: the least part of the lines that must be used, in percent.
-pub(super) const ACCURACY: Parameter = Parameter {
-    name: "accuracy",
-    default: 0,
-    most: 100,
-    optional: true,
-};
+pub(super) const ACCURACY: Parameter = parameter(
+    "accuracy",
+    "least percentage of its lines that must be used; 0: never stops",
+    0,
+    100,
+);
 
 /// Lines that are remembered until they are used or another line takes their place: a power of two.
 const REMEMBERED: usize = 1024;

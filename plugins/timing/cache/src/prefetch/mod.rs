@@ -16,9 +16,11 @@ mod up_down;
 use std::fmt;
 use std::str::FromStr;
 
-use nodescope_plugin_api::{Access, Site};
+pub(crate) use nodescope_plugin_api::{CacheAnswer as Answer, Observed, Prefetcher};
+use nodescope_plugin_api::{CacheShape, Declaration, Kind, ModelName, Parameter};
 use serde::{Deserialize, Serialize};
 
+use crate::registered::RegisteredModels;
 use crate::tags::is_prefetched;
 use accurate::{ACCURACY, Accurate};
 use page::Pages;
@@ -50,6 +52,8 @@ enum Pattern {
     Stride(Stride),
     /// `stream`: accesses that go through a page in one direction bring the lines ahead of them.
     Stream(Stream),
+    /// A registered model.
+    Registered(ModelName),
 }
 
 /// Names of all prefetchers.
@@ -61,49 +65,13 @@ const NAMES: [&str; 5] = [
     stream::NAME,
 ];
 
-/// Answer of a cache to an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// The cache had the line.
-    Hit,
-    /// The cache had the line because of a prefetch, and this is the first access to the line.
-    PrefetchedHit,
-    /// The cache did not have the line.
-    Miss,
-}
-
-impl Answer {
-    /// Returns the answer of a cache that has the line as this entry.
-    #[inline(always)]
-    pub(crate) fn of_hit(entry: u64) -> Answer {
-        if is_prefetched(entry) {
-            Answer::PrefetchedHit
-        } else {
-            Answer::Hit
-        }
-    }
-}
-
-/// An access to a cache as its prefetchers see the access.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Observed {
-    /// Number of the line.
-    pub(crate) line: u64,
-    /// The instruction that makes the access.
-    pub(crate) site: Site,
-    pub(crate) access: Access,
-    pub(crate) answer: Answer,
-}
-
-/// Prefetcher of one cache.
-pub(crate) trait Prefetcher: Send + fmt::Debug {
-    /// Takes note of an access of the cache, and pushes the lines to bring in to `wanted`, the most urgent first. Lines that the cache has
-    /// are left out by the caller. A prefetcher may not depend on hits, except of prefetched lines, unless [`Prefetcher::sees_hits`] says
-    /// so.
-    fn observe(&mut self, access: &Observed, wanted: &mut Vec<u64>);
-    /// Returns true if the prefetcher must see every hit, so that no L0 filter cache may answer for the first level.
-    fn sees_hits(&self) -> bool {
-        false
+/// Returns the answer of a cache that has the line as this entry.
+#[inline(always)]
+pub(crate) fn answer_of_hit(entry: u64) -> Answer {
+    if is_prefetched(entry) {
+        Answer::PrefetchedHit
+    } else {
+        Answer::Hit
     }
 }
 
@@ -113,32 +81,86 @@ impl Prefetch {
         matches!(self.pattern, Pattern::Stride(_))
     }
 
-    /// Returns [`Prefetcher::sees_hits`] of the prefetcher.
-    pub(crate) fn sees_hits(&self) -> bool {
-        self.prefetcher(6).sees_hits()
-    }
-
-    /// Makes the prefetcher of one cache with lines of `1 << line_shift` bytes.
-    pub(crate) fn prefetcher(self, line_shift: u32) -> Box<dyn Prefetcher> {
-        let pages = Pages::new(line_shift);
+    /// Makes the prefetcher of one cache. An error is a sentence with the name of a registered model.
+    pub(crate) fn prefetcher(
+        self,
+        cache: &CacheShape,
+        models: &dyn RegisteredModels,
+    ) -> Result<Box<dyn Prefetcher>, String> {
+        let pages = Pages::new(cache.line_bytes.trailing_zeros());
         let prefetcher: Box<dyn Prefetcher> = match self.pattern {
             Pattern::NextLine => Box::new(next_line::NextLine::new(pages)),
             Pattern::AdjacentLine => Box::new(adjacent_line::AdjacentLine::new(pages)),
             Pattern::UpDown => Box::new(up_down::UpDown::new(pages)),
             Pattern::Stride(stride) => Box::new(stride.prefetcher(pages)),
             Pattern::Stream(stream) => Box::new(stream.prefetcher(pages)),
+            Pattern::Registered(name) => models.prefetcher(name, cache)?,
         };
-        match self.accuracy {
+        Ok(match self.accuracy {
             0 => prefetcher,
             least => Box::new(Accurate::new(prefetcher, least)),
+        })
+    }
+
+    /// Returns the name of the registered model; `None` for a prefetcher of this crate.
+    pub fn registered(&self) -> Option<ModelName> {
+        match self.pattern {
+            Pattern::Registered(name) => Some(name),
+            _ => None,
         }
     }
 }
+
+/// Makes the declaration of a prefetcher of this crate.
+const fn declaration(
+    name: &'static str,
+    line: &'static str,
+    parameters: &'static [Parameter],
+) -> Declaration {
+    Declaration {
+        name,
+        line,
+        kind: Kind::Prefetcher,
+        parameters,
+        ..Declaration::DEFAULT
+    }
+}
+
+/// The prefetchers of this crate. Each also has the parameter `accuracy`.
+pub(crate) const DECLARATIONS: [Declaration; 5] = [
+    declaration(
+        next_line::NAME,
+        "A miss, or the first use of a prefetched line, brings the next line.",
+        &[],
+    ),
+    declaration(
+        adjacent_line::NAME,
+        "A miss brings the other line of the aligned pair of lines.",
+        &[],
+    ),
+    declaration(
+        up_down::NAME,
+        "A miss, or the first use of a prefetched line, brings the next or the previous line, as the access before tells.",
+        &[],
+    ),
+    declaration(
+        stride::NAME,
+        "An instruction whose accesses are equally far apart brings the lines that it will access.",
+        &stride::PARAMETERS,
+    ),
+    declaration(
+        stream::NAME,
+        "Accesses that go through a page in one direction bring the lines ahead of them.",
+        &stream::PARAMETERS,
+    ),
+];
 
 impl FromStr for Prefetch {
     type Err = UnknownPrefetcher;
 
     fn from_str(text: &str) -> Result<Prefetch, UnknownPrefetcher> {
+        let registered = text.strip_prefix(ModelName::PREFIX);
+        let text = registered.unwrap_or(text);
         let (name, values) = match text.split_once(':') {
             Some((name, values)) => (name, Some(values)),
             None => (text, None),
@@ -149,6 +171,8 @@ impl FromStr for Prefetch {
         };
         let (accuracy, values) = (accuracy.as_deref(), others.as_deref());
         let pattern = match name {
+            _ if registered.is_some() => parameters::read(name, &[], values)
+                .map(|[]| Pattern::Registered(ModelName::new(name))),
             next_line::NAME => parameters::read(name, &[], values).map(|[]| Pattern::NextLine),
             adjacent_line::NAME => {
                 parameters::read(name, &[], values).map(|[]| Pattern::AdjacentLine)
@@ -172,6 +196,7 @@ impl fmt::Display for Prefetch {
             Pattern::UpDown => f.write_str(up_down::NAME).map(|()| ':'),
             Pattern::Stride(stride) => stride.fmt(f).map(|()| ','),
             Pattern::Stream(stream) => stream.fmt(f).map(|()| ','),
+            Pattern::Registered(name) => name.fmt(f).map(|()| ':'),
         }?;
         match self.accuracy {
             0 => Ok(()),

@@ -2,18 +2,25 @@
 
 use std::fmt;
 
+use nodescope_plugin_api::{Parameter, Unit};
+
 use super::accurate::ACCURACY;
 
-/// Parameter of a prefetcher: a whole number from 1 on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Parameter {
-    pub(super) name: &'static str,
-    /// Value if the text does not give one.
-    pub(super) default: u32,
-    /// Largest value.
-    pub(super) most: u32,
-    /// True if the text form leaves the parameter out where it has its default.
-    pub(super) optional: bool,
+/// Makes the parameter of a prefetcher: a whole number from 1 on.
+pub(super) const fn parameter(
+    name: &'static str,
+    line: &'static str,
+    default: u64,
+    most: u64,
+) -> Parameter {
+    Parameter {
+        name,
+        line,
+        unit: Unit::Number,
+        default,
+        least: 1,
+        most,
+    }
 }
 
 /// Error of a text that is no prefetcher.
@@ -85,6 +92,7 @@ pub(super) fn read<const N: usize>(
             });
         };
         let Parameter { name, most, .. } = parameters[number];
+        let most = most as u32;
         let value = value_up_to(most, value).ok_or_else(|| UnknownPrefetcher::Value {
             prefetcher: prefetcher.to_owned(),
             parameter: name,
@@ -99,7 +107,7 @@ pub(super) fn read<const N: usize>(
         }
     }
     Ok(std::array::from_fn(|number| {
-        given[number].unwrap_or(parameters[number].default)
+        given[number].unwrap_or(parameters[number].default as u32)
     }))
 }
 
@@ -117,13 +125,8 @@ fn known(parameters: &[Parameter]) -> String {
     names.join(", ")
 }
 
-/// The parameter `pages`: the pages of 4 KiB that a prefetcher reaches, the accessed one included.
-pub(super) const PAGES: Parameter = Parameter {
-    name: "pages",
-    default: 1,
-    most: 512,
-    optional: true,
-};
+/// The parameter `pages`: the pages of 4 KiB that a prefetcher reaches, the accessed one included. The text form leaves its default out.
+pub(super) const PAGES: Parameter = parameter("pages", "pages of 4 KiB that it reaches", 1, 512);
 
 /// Writes a prefetcher with its parameters, as [`read`] reads them.
 pub(super) fn write<const N: usize>(
@@ -134,8 +137,8 @@ pub(super) fn write<const N: usize>(
 ) -> fmt::Result {
     f.write_str(prefetcher)?;
     let values = parameters.iter().zip(values);
-    let written =
-        values.filter(|(parameter, value)| !parameter.optional || *value != parameter.default);
+    let written = values
+        .filter(|(parameter, value)| **parameter != PAGES || u64::from(*value) != PAGES.default);
     for (number, (parameter, value)) in written.enumerate() {
         let separator = if number == 0 { ':' } else { ',' };
         write!(f, "{separator}{}={value}", parameter.name)?;

@@ -6,38 +6,30 @@
 
 use std::fmt;
 
+use nodescope_plugin_api::Parameter;
+
 use super::page::Pages;
-use super::parameters::{self, Parameter, UnknownPrefetcher};
+use super::parameters::{self, UnknownPrefetcher, parameter};
 use super::{Answer, Observed, Prefetcher};
 
 /// Name in the text form.
 pub(super) const NAME: &str = "stream";
 
-const PARAMETERS: [Parameter; 5] = [
-    Parameter {
-        name: "streams",
-        default: 32,
-        most: 1024,
-        optional: false,
-    },
-    Parameter {
-        name: "distance",
-        default: 20,
-        most: 64,
-        optional: false,
-    },
-    Parameter {
-        name: "degree",
-        default: 2,
-        most: 16,
-        optional: false,
-    },
-    Parameter {
-        name: "train",
-        default: 2,
-        most: 16,
-        optional: false,
-    },
+pub(super) const PARAMETERS: [Parameter; 5] = [
+    parameter("streams", "pages that are followed", 32, 1024),
+    parameter(
+        "distance",
+        "most lines from the accessed line to a wanted one",
+        20,
+        64,
+    ),
+    parameter("degree", "most lines that one access asks for", 2, 16),
+    parameter(
+        "train",
+        "accesses in one direction that ask for nothing",
+        2,
+        16,
+    ),
     parameters::PAGES,
 ];
 

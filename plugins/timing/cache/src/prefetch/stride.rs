@@ -3,34 +3,24 @@
 
 use std::fmt;
 
-use nodescope_plugin_api::{Access, Site};
+use nodescope_plugin_api::{Access, Parameter, Site};
 
 use super::page::Pages;
-use super::parameters::{self, Parameter, UnknownPrefetcher};
+use super::parameters::{self, UnknownPrefetcher, parameter};
 use super::{Answer, Observed, Prefetcher};
 
 /// Name in the text form.
 pub(super) const NAME: &str = "stride";
 
-const PARAMETERS: [Parameter; 4] = [
-    Parameter {
-        name: "entries",
-        default: 64,
-        most: 1024,
-        optional: false,
-    },
-    Parameter {
-        name: "distance",
-        default: 1,
-        most: 64,
-        optional: false,
-    },
-    Parameter {
-        name: "degree",
-        default: 1,
-        most: 16,
-        optional: false,
-    },
+pub(super) const PARAMETERS: [Parameter; 4] = [
+    parameter("entries", "entries of the table of instructions", 64, 1024),
+    parameter(
+        "distance",
+        "strides from the accessed line to the first wanted one",
+        1,
+        64,
+    ),
+    parameter("degree", "lines that one access asks for", 1, 16),
     parameters::PAGES,
 ];
 

@@ -2,17 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodescope_plugin_api::{Access, Site};
+use nodescope_plugin_api::{Access, CacheShape, Site};
 use proptest::prelude::*;
 
 use super::{Answer, Observed, Prefetch, Prefetcher};
+use crate::registered::NoModels;
 
 /// Lines among which random sequences stay: six pages of lines of 64 bytes.
 const LINES: i64 = 6 * 64;
 
 /// Makes a prefetcher from its text form.
 pub(super) fn make(text: &str, line_shift: u32) -> Box<dyn Prefetcher> {
-    text.parse::<Prefetch>().unwrap().prefetcher(line_shift)
+    let cache = CacheShape {
+        level: 1,
+        sets: 64,
+        ways: 8,
+        line_bytes: 1 << line_shift,
+    };
+    let prefetch: Prefetch = text.parse().unwrap();
+    prefetch.prefetcher(&cache, &NoModels).unwrap()
 }
 
 /// One of the streams that a random sequence interleaves.

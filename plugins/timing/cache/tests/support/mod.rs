@@ -232,6 +232,7 @@ impl Engine {
             site: step.site,
             non_temporal: step.non_temporal,
             locked: false,
+            large_page: false,
         };
         let mut updates = Vec::new();
         let outcome = match (hits.oldest, self.direct) {

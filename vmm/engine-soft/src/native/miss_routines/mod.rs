@@ -135,6 +135,7 @@ impl Default for DirectState {
                     site: Site::default(),
                     non_temporal: false,
                     locked: false,
+                    large_page: false,
                 },
                 oldest: 0,
                 modified: std::ptr::null(),

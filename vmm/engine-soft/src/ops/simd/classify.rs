@@ -1,77 +1,45 @@
 //! Classification of vector, MMX and x87 instructions: chooses a handler and, for most, a stub.
 
-use iced_x86::{
-    CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
-};
+use iced_x86::{EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
+
+use nodescope_x86::features::{ALWAYS, Unit, announcing, missing_on_host, unit};
 
 use crate::lower::Lowering;
 use crate::op::{Handler, attr, thread};
 
 use super::{elements, execute, moves, mxcsr, need, refused, x87, xsave};
 
-/// Returns whether an instruction belongs to the sets that this folder handles: SSE to SSE4.2, AVX, AVX2, FMA, F16C, AES, PCLMULQDQ, MMX,
-/// x87, FXSR, XSAVE and XSAVEOPT.
+/// Returns whether an instruction belongs to the units that this folder handles: vectors, MMX, x87, and the saving of their state.
 pub fn is_ours(i: &Instruction) -> bool {
-    use CpuidFeature::*;
+    let features = i.cpuid_features();
     matches!(i.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
         && i.mnemonic() != Mnemonic::INVALID
         && (i.mnemonic() == Mnemonic::Wait
-            || i.cpuid_features().iter().any(|f| {
-                matches!(
-                    f,
-                    SSE | SSE2
-                        | SSE3
-                        | SSSE3
-                        | SSE4_1
-                        | SSE4_2
-                        | AVX
-                        | AVX2
-                        | FMA
-                        | F16C
-                        | AES
-                        | PCLMULQDQ
-                        | MMX
-                        | FPU
-                        | FPU287
-                        | FPU387
-                        | FXSR
-                        | XSAVE
-                        | XSAVEOPT
-                )
+            || features.iter().any(|&feature| {
+                use Unit::{Mmx, State, Vector, X87};
+                matches!(unit(feature), Some(Vector | Mmx | X87 | State))
             }))
-        && !i
-            .cpuid_features()
+        && features
             .iter()
-            .any(|f| matches!(f, GFNI | SHA512 | SM3 | SM4))
+            .all(|feature| ALWAYS.contains(feature) || announcing(*feature).is_some())
 }
 
 /// Returns whether an instruction is one of the x87 unit.
 pub fn is_x87(i: &Instruction) -> bool {
-    use CpuidFeature::*;
-    i.cpuid_features()
-        .iter()
-        .any(|f| matches!(f, FPU | FPU287 | FPU387))
+    let mut features = i.cpuid_features().iter();
+    features.any(|&feature| unit(feature) == Some(Unit::X87))
 }
 
 /// Returns the name of a feature that the instruction needs and the host lacks; None where there is none.
-fn missing_on_host(i: &Instruction) -> Option<&'static str> {
-    use CpuidFeature::*;
-    i.cpuid_features().iter().find_map(|f| {
-        let (name, there) = match f {
-            SSE3 => ("SSE3", is_x86_feature_detected!("sse3")),
-            SSSE3 => ("SSSE3", is_x86_feature_detected!("ssse3")),
-            SSE4_1 => ("SSE4.1", is_x86_feature_detected!("sse4.1")),
-            SSE4_2 => ("SSE4.2", is_x86_feature_detected!("sse4.2")),
-            AVX => ("AVX", is_x86_feature_detected!("avx")),
-            AVX2 => ("AVX2", is_x86_feature_detected!("avx2")),
-            FMA => ("FMA", is_x86_feature_detected!("fma")),
-            F16C => ("F16C", is_x86_feature_detected!("f16c")),
-            AES => ("AES", is_x86_feature_detected!("aes")),
-            PCLMULQDQ => ("PCLMULQDQ", is_x86_feature_detected!("pclmulqdq")),
-            _ => return None,
-        };
-        (!there).then_some(name)
-    })
+fn missing_for(i: &Instruction) -> Option<&'static str> {
+    let mut missing = missing_on_host()
+        .iter()
+        .filter(|missing| missing.unit == Some(Unit::Vector));
+    let needed = missing.find(|missing| {
+        let mut features = i.cpuid_features().iter();
+        features.any(|feature| missing.decoded.contains(feature))
+    });
+    needed.map(|missing| missing.name)
 }
 
 /// Returns whether the instruction reads or sets MXCSR: arithmetic, comparison and conversion of floating-point numbers. RCP and RSQRT do
@@ -211,7 +179,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     if l.op.attr & attr::LOCK != 0 {
         return Some(locked);
     }
-    if let Some(feature) = missing_on_host(i) {
+    if let Some(feature) = missing_for(i) {
         let error = super::StubError::Host {
             instruction: format!("{:?}", i.mnemonic()),
             feature,

@@ -4,7 +4,8 @@ mod known;
 mod plain;
 mod text;
 
-use super::{Policy, Replacement, SetState};
+use super::{CacheShape, Policy, Replacement, SetState};
+use crate::registered::NoModels;
 use plain::{Plain, Quad};
 
 /// What happens to a cache.
@@ -50,7 +51,15 @@ impl Cache {
             sets: sets.into(),
             lines: vec![vec![None; ways as usize]; sets as usize],
             bits: vec![0; sets as usize],
-            policy: policy.replacement(sets, ways).unwrap(),
+            policy: {
+                let cache = CacheShape {
+                    level: 1,
+                    sets,
+                    ways,
+                    line_bytes: 64,
+                };
+                policy.replacement(&cache, &NoModels).unwrap().unwrap()
+            },
         }
     }
 

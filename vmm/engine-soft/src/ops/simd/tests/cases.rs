@@ -5,38 +5,20 @@ use iced_x86::{
     Register,
 };
 
+use nodescope_x86::features::{Unit, unit};
+
 use super::{DATA, Values, encode};
 
 /// Returns whether this folder must support the form, by its CPUID features.
 fn promised(code: Code) -> bool {
-    use CpuidFeature::*;
+    use Unit::{Mmx, State, Vector, X87};
     let features = code.cpuid_features();
+    let ours = |f: &CpuidFeature| matches!(unit(*f), Some(Vector | X87 | Mmx | State));
     matches!(code.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
-        && features.iter().all(|f| {
-            matches!(
-                f,
-                SSE | SSE2
-                    | SSE3
-                    | SSSE3
-                    | SSE4_1
-                    | SSE4_2
-                    | AVX
-                    | AVX2
-                    | FMA
-                    | F16C
-                    | AES
-                    | PCLMULQDQ
-                    | MMX
-                    | FPU
-                    | FPU287
-                    | FPU387
-                    | CMOV
-                    | FXSR
-                    | XSAVE
-                    | XSAVEOPT
-            )
-        })
-        && features.iter().any(|f| !matches!(f, CMOV))
+        && features
+            .iter()
+            .all(|f| ours(f) || *f == CpuidFeature::CMOV)
+        && features.iter().any(|f| *f != CpuidFeature::CMOV)
         // Lowered with the general-purpose instructions.
         && code.mnemonic() != Mnemonic::Crc32
 }
