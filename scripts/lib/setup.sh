@@ -69,4 +69,4 @@ TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ clang l
 # Packages that an emulated host with full KVM needs (scripts/kvm-host).
 KVM_HOST_PACKAGES=(qemu-system-x86 busybox-static cpio)
 # Packages that the benchmarks compare with.
-BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf "${CORE_PACKAGES[@]}")
+BENCH_PACKAGES=(qemu-system-x86 qemu-user valgrind hpcc libsimgrid-dev linux-perf "${CORE_PACKAGES[@]}")

@@ -64,7 +64,7 @@ pub fn made_up() -> Vec<StoredBatch> {
                     0 => number * 256 + at,
                     1 => random >> 44,
                     2 => random >> 60,
-                    _ => 1 << 20 | (at * 7) % 600,
+                    _ => (1 << 20) + (at * 7) % 600,
                 };
                 let [low, high] = [random as u8, (random >> 8) as u8];
                 let mut bytes = [0; 16];
@@ -101,6 +101,9 @@ impl Hash {
     }
 }
 
+/// Shows a batch to an instance: adds its answers to the hash and its events to the counts.
+type Show = Box<dyn FnMut(&Batch<'_>, &mut Hash, &mut [u64])>;
+
 /// Shows the stream to a new instance of the model.
 fn pass(
     model: &Model,
@@ -128,8 +131,7 @@ fn pass(
     let mut hash = Hash(0xcbf2_9ce4_8422_2325);
     let mut counts = vec![0; model.declaration().events.len()];
     let mut events = 0;
-    let mut seen: Box<dyn FnMut(&Batch<'_>, &mut Hash, &mut [u64])> = match model.declaration().kind
-    {
+    let mut seen: Show = match model.declaration().kind {
         Kind::Observer => {
             let mut observer = model.make_observer(&node, values, &failure)?;
             Box::new(move |batch, _, counts| observer.observe(batch, counts))

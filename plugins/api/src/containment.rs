@@ -160,8 +160,11 @@ impl<T: ?Sized> Drop for Contained<T> {
     fn drop(&mut self) {
         // Once a model has failed, its memory may be damaged: nothing of it runs again.
         if self.failure.get().is_none() {
-            // SAFETY: the model is not used after this.
-            let dropped = run(|| Ok(unsafe { ManuallyDrop::drop(&mut self.model) }));
+            let dropped = run(|| {
+                // SAFETY: the model is not used after this.
+                unsafe { ManuallyDrop::drop(&mut self.model) };
+                Ok(())
+            });
             self.kept((), dropped);
         }
     }

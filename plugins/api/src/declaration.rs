@@ -73,7 +73,7 @@ impl Unit {
             Unit::Cycles => format!("{value} cycles"),
             Unit::Bytes => {
                 let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-                let whole = |&&(size, _): &&(u64, _)| value >= size && value % size == 0;
+                let whole = |&&(size, _): &&(u64, _)| value >= size && value.is_multiple_of(size);
                 match units.iter().find(whole) {
                     Some((size, unit)) => format!("{} {unit}", value / size),
                     None => format!("{value} B"),

@@ -13,6 +13,7 @@ mod host;
 mod machine;
 mod micro;
 mod node;
+mod observers;
 mod predict;
 mod profile;
 mod programs;
@@ -80,6 +81,8 @@ enum What {
     Attribution(Options),
     /// Windows on a described node with its core, beside windows without the core.
     Timed(Options),
+    /// Windows with observers of a shared library, beside windows without them, cachegrind, and a QEMU plug-in.
+    Observers(Options),
     /// Debian's hpcc, with nothing attached and with models attached.
     Hpcc(Options),
     /// Booting, beside QEMU's TCG.
@@ -183,6 +186,7 @@ fn main() -> ExitCode {
         What::Window(options) => programs::window(&options),
         What::Attribution(options) => programs::attribution(&options),
         What::Timed(options) => programs::timed(&options),
+        What::Observers(options) => observers::observers(&options),
         What::Hpcc(options) => programs::hpcc(&options),
         What::Boot(options) => boot::boot(&options),
         What::Snapshot(options) => snapshot::snapshot(&options),
