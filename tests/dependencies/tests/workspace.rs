@@ -43,6 +43,32 @@ fn rust(path: &Path, text: &mut String) {
     }
 }
 
+/// Crates of models need nothing of the platform but the interface, so that others can write such crates, too.
+#[test]
+fn crates_of_models_depend_on_the_interface_alone() {
+    let metadata = metadata();
+    let models = root().canonicalize().unwrap().join("plugins/timing");
+    let mut found = 0;
+    for package in &metadata.packages {
+        let api = package.name == "nodescope-plugin-api";
+        if !api && !Path::new(&package.manifest_path).starts_with(&models) {
+            continue;
+        }
+        found += 1;
+        for dependency in &package.dependencies {
+            let own = dependency.name.starts_with("nodescope");
+            let allowed = !api && dependency.name == "nodescope-plugin-api";
+            assert!(
+                !own || allowed || dependency.kind.as_deref() == Some("dev"),
+                "{} depends on {}",
+                package.name,
+                dependency.name
+            );
+        }
+    }
+    assert!(found > 4, "{found}");
+}
+
 #[test]
 fn every_dependency_is_used() {
     let mut unused = Vec::new();

@@ -138,6 +138,7 @@ fn packages_hold_what_an_installation_needs() {
             "share/nodescope/guest-images/debian/image.toml",
             "share/nodescope/guest-images/jobs/hpcc/study.toml",
             "share/nodescope/guest-images/tracer/build",
+            "include/nodescope_models.h",
         ] {
             assert!(prefix.join(file).is_file(), "{}/{file}", prefix.display());
         }
