@@ -1,9 +1,8 @@
 //! Instruction fetch, from the instruction pointer to a decoded block.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
+use iced_x86::{FlowControl, Instruction, OpKind, Register};
 use nodescope_plugin_api::{Access, MemRef};
 use nodescope_x86::Exception;
 
@@ -219,9 +218,6 @@ impl Cpu {
     /// Decodes until a branch, another instruction that must end a block, the end of the bytes, or [`MAX_BLOCK`] instructions. The decode
     /// pool must have room for a block's native code.
     fn decode(&mut self, bytes: &[u8], ip: u64) -> Decoding {
-        thread_local! {
-            static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());
-        }
         let pool = self.code().pool.clone();
         let mut stubs = pool.stubs();
         let mut decoder = GuestDecoder::new(self.features, self.mode, bytes, ip);
@@ -243,22 +239,6 @@ impl Cpu {
             let mut op = lower(&instruction, self.mode, ip, &mut stubs);
             if decoder.is_too_long(&instruction) {
                 op.handler = crate::ops::system::too_long;
-            }
-            if !instruction.is_string_instruction() {
-                INFO.with_borrow_mut(|info| {
-                    for m in info.info(&instruction).used_memory() {
-                        use OpAccess::*;
-                        let access = m.access();
-                        op.loads += u8::from(matches!(
-                            access,
-                            Read | CondRead | ReadWrite | ReadCondWrite
-                        ));
-                        op.stores += u8::from(matches!(
-                            access,
-                            Write | CondWrite | ReadWrite | ReadCondWrite
-                        ));
-                    }
-                });
             }
             decoding.ops.push(op);
             decoding.len = next;

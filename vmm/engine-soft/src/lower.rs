@@ -1,7 +1,9 @@
 //! Lowering of a decoded instruction to an operation. This module does the memory operand and the attributes; the `lower` function of an
 //! instruction group does the rest.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use std::cell::RefCell;
+
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
 use crate::cpu::Mode;
 use crate::op::{FLAT, Handler, Op, RIP, ZERO, attr};
@@ -20,6 +22,8 @@ pub struct Lowering<'a> {
     pub op: &'a mut Op,
     /// Native code for vector and x87 instructions.
     pub stubs: &'a mut Stubs,
+    /// True if the instruction's group has counted its loads and stores.
+    pub accesses_counted: bool,
 }
 
 /// Lowers one instruction. An unknown instruction becomes an operation that matters only if it is executed: it raises `#UD` in user mode,
@@ -67,6 +71,7 @@ pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut S
         block_ip,
         op: &mut op,
         stubs,
+        accesses_counted: false,
     };
     let handler: Option<Handler> = None
         .or_else(|| ops::integer::lower(&mut l))
@@ -74,8 +79,12 @@ pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut S
         .or_else(|| ops::string::lower(&mut l))
         .or_else(|| ops::system::lower(&mut l))
         .or_else(|| ops::simd::lower(&mut l));
+    let counted = l.accesses_counted || instruction.is_string_instruction();
     if let Some(handler) = handler {
         op.handler = handler;
+    }
+    if !counted {
+        count_accesses(instruction, &mut op);
     }
     op
 }
@@ -106,6 +115,27 @@ pub fn is_non_temporal_store(m: Mnemonic) -> bool {
             | Vmovntdq
             | Vmaskmovdqu
     )
+}
+
+/// Counts the data reads and writes of an instruction, one for each operand in memory. String instructions count what they do when they run.
+fn count_accesses(instruction: &Instruction, op: &mut Op) {
+    thread_local! {
+        static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());
+    }
+    INFO.with_borrow_mut(|info| {
+        for m in info.info(instruction).used_memory() {
+            use OpAccess::*;
+            let access = m.access();
+            op.loads += u8::from(matches!(
+                access,
+                Read | CondRead | ReadWrite | ReadCondWrite
+            ));
+            op.stores += u8::from(matches!(
+                access,
+                Write | CondWrite | ReadWrite | ReadCondWrite
+            ));
+        }
+    });
 }
 
 /// Sets the fields of the memory operand, if the instruction has one.

@@ -230,5 +230,6 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
         return None;
     }
     flops::count(l.instruction, l.op);
+    l.accesses_counted = true;
     classify::lower(l)
 }
