@@ -27,7 +27,7 @@ extern "C" {
 #define NODESCOPE_REPLACEMENT 3 /* chooses the line that is replaced */
 #define NODESCOPE_PREFETCHER 4  /* brings lines into a cache */
 
-/* What a model needs to see beside misses of the first level: bits of nodescope_model.needs. */
+/* What observers and timings of references need to see beside misses of the first level: bits of nodescope_model.needs. */
 #define NODESCOPE_EVERY_REFERENCE 1
 #define NODESCOPE_PAGE_SIZES 2
 

@@ -30,6 +30,7 @@ const CACHE: CacheShape = CacheShape {
 ///
 /// - The model is made twice, sees the stream twice, and must give the same answers: it may depend on nothing but what it sees.
 /// - Answers must be possible: known events, cycles up to a million, ways of the set.
+/// - A prefetcher that does not ask for hits ([`crate::Prefetcher::sees_hits`]) is shown some, must want nothing, and must go on as before.
 /// - A policy that says that a repeated hit would change nothing ([`crate::Replacement::settled`]) is shown the hit, and must go on as before.
 pub fn check(model: &Model, values: &[u64], stream: &[StoredBatch]) -> Result<Checked, String> {
     let first = pass(model, values, stream, false)?;
@@ -40,13 +41,17 @@ pub fn check(model: &Model, values: &[u64], stream: &[StoredBatch]) -> Result<Ch
             "model {name:?} gives other answers when it sees the same events a second time; it may depend on nothing but its arguments and its own memory"
         ));
     }
-    if model.declaration().kind == Kind::Replacement && pass(model, values, stream, true)? != first
-    {
-        return Err(format!(
-            "model {name:?} says by settled() that a repeated hit changes nothing, but then goes on differently"
-        ));
-    }
-    Ok(first)
+    let with_hits = || pass(model, values, stream, true);
+    let wrong = match model.declaration().kind {
+        Kind::Replacement if with_hits()? != first => {
+            "says by settled() that a repeated hit changes nothing, but then goes on differently"
+        }
+        Kind::Prefetcher if with_hits()? != first => {
+            "depends on hits that it does not ask for by sees_hits()"
+        }
+        _ => return Ok(first),
+    };
+    Err(format!("model {name:?} {wrong}"))
 }
 
 /// Returns a stream for models of which nothing was recorded: accesses in a row, at random, and to shared lines, by two vCPUs, of programs
@@ -104,12 +109,12 @@ impl Hash {
 /// Shows a batch to an instance: adds its answers to the hash and its events to the counts.
 type Show = Box<dyn FnMut(&Batch<'_>, &mut Hash, &mut [u64])>;
 
-/// Shows the stream to a new instance of the model.
+/// Shows the stream to a new instance of the model; `more_hits`: with hits that the model need not see.
 fn pass(
     model: &Model,
     values: &[u64],
     stream: &[StoredBatch],
-    repeat_hits: bool,
+    more_hits: bool,
 ) -> Result<Checked, String> {
     let failure = Failure::default();
     let line_bytes = stream.first().map_or(64, |batch| batch.batch().line_bytes);
@@ -170,7 +175,7 @@ fn pass(
         }
         Kind::Replacement => {
             let policy = model.make_replacement(&cache, values, &failure)?;
-            let mut sets = Sets::new(policy, repeat_hits);
+            let mut sets = Sets::new(policy, more_hits);
             Box::new(move |batch, hash, _| {
                 for event in batch.events {
                     hash.add(sets.access(event.line()).into());
@@ -179,6 +184,7 @@ fn pass(
         }
         Kind::Prefetcher => {
             let mut prefetcher = model.make_prefetcher(&cache, values, &failure)?;
+            let more_hits = more_hits && !prefetcher.sees_hits();
             let mut wanted = Vec::new();
             Box::new(move |batch, hash, _| {
                 for (event, reference) in references(batch) {
@@ -191,6 +197,10 @@ fn pass(
                             None => CacheAnswer::PrefetchedHit,
                         },
                     };
+                    if more_hits {
+                        let answer = CacheAnswer::Hit;
+                        prefetcher.observe(&Observed { answer, ..observed }, &mut wanted);
+                    }
                     prefetcher.observe(&observed, &mut wanted);
                     wanted.drain(..).for_each(|line| hash.add(line));
                 }

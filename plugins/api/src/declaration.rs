@@ -112,14 +112,20 @@ pub struct EventKind {
 /// What a model needs to see, beyond misses of the first level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// True if the model sees every reference, not only those that the most recently used lines of the first level cannot answer. A window
-    /// then takes several times as long.
+    /// True if the model sees every reference, not only those that the first level did not answer. A window then takes several times as
+    /// long.
     pub every_reference: bool,
     /// True if the model asks for [`crate::MemRef::large_page`]. A window then takes longer.
     pub page_sizes: bool,
 }
 
 impl Needs {
+    /// Misses of the first level, without page sizes.
+    pub const DEFAULT: Needs = Needs {
+        every_reference: false,
+        page_sizes: false,
+    };
+
     /// Returns what two models together need.
     pub fn and(self, other: Needs) -> Needs {
         Needs {
@@ -180,10 +186,7 @@ impl Declaration {
         name: "",
         line: "",
         kind: Kind::Observer,
-        needs: Needs {
-            every_reference: false,
-            page_sizes: false,
-        },
+        needs: Needs::DEFAULT,
         parameters: &[],
         events: &[],
     };

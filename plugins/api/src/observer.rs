@@ -53,7 +53,8 @@ impl Extra {
 
 /// A model that adds cycles to references, in a term of its own: a TLB, for instance.
 pub trait ReferenceTiming: Send {
-    /// Sees a reference and its answer. Returns the cycles to add; `None` for a reference that is no event of the model.
+    /// Sees a reference and its answer: a miss of the first level, or any reference if the model declares that it needs every one. Returns
+    /// the cycles to add; `None` for a reference that is no event of the model.
     fn reference(&mut self, reference: &MemRef, answered: Answered) -> Option<Extra>;
 }
 

@@ -261,6 +261,16 @@ fn a_model_that_failed_is_not_called_again() {
     assert!(observe(12).is_empty());
 }
 
+/// A prefetcher that wants a line upon every access that it sees.
+#[derive(Debug)]
+struct Ahead;
+
+impl Prefetcher for Ahead {
+    fn observe(&mut self, access: &Observed, wanted: &mut Vec<u64>) {
+        wanted.push(access.line + 1);
+    }
+}
+
 /// A policy whose repeated hits count, whatever it says.
 #[derive(Debug)]
 struct Counts {
@@ -297,6 +307,13 @@ fn the_check_finds_what_is_not_repeatable() {
     let found = conformance::check(&policy(false), &[], &stream).unwrap_err();
     assert!(
         found.contains("says by settled() that a repeated hit changes nothing"),
+        "{found}"
+    );
+
+    let prefetcher = Model::prefetcher(without_events, |_, _| Ok(Box::new(Ahead)));
+    let found = conformance::check(&prefetcher, &[], &stream).unwrap_err();
+    assert!(
+        found.contains("depends on hits that it does not ask for"),
         "{found}"
     );
 

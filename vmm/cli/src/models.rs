@@ -48,7 +48,7 @@ fn check(model: &Model, file: Option<&Path>) -> Result<String, Failure> {
     let stream = match file {
         None => conformance::made_up(),
         Some(file) => {
-            let bytes = fs::read(file).map_err(Failure::io("read", file))?;
+            let bytes = fs::read(file).map_err(Failure::input("read", file))?;
             stream::read(&bytes)
                 .map_err(|error| Failure::new(Exit::Study, format!("{} {error}", file.display())))?
         }
@@ -56,7 +56,10 @@ fn check(model: &Model, file: Option<&Path>) -> Result<String, Failure> {
     let begin = Instant::now();
     let checked = conformance::check(model, &of.defaults(), &stream);
     let checked = checked.map_err(|problem| Failure::new(Exit::Study, problem))?;
-    let passes = if of.kind == Kind::Replacement { 3 } else { 2 };
+    let passes = match of.kind {
+        Kind::Replacement | Kind::Prefetcher => 3,
+        _ => 2,
+    };
     let nanoseconds = begin.elapsed().as_nanos() as f64 / (passes * checked.events).max(1) as f64;
     let mut text = format!(
         "{}: {} events, answers {:016x}, the same in each of {passes} passes; {nanoseconds:.1} ns an event\n",

@@ -199,7 +199,7 @@ unsafe fn model_of(from: *const CModel) -> Result<Model, String> {
     let model = unsafe { read(from) }.ok_or("is NULL")?;
     // SAFETY: as above.
     let name = unsafe { text(model.name, "name") }?;
-    let in_model = |what: String| format!("{what} ({name})");
+    let in_model = |what: String| format!("model {name:?}: {what}");
     // SAFETY: as above.
     let line = unsafe { text(model.line, "line") }.map_err(in_model)?;
     let kind = Kind::ALL.get(model.kind as usize).copied();

@@ -185,10 +185,10 @@ fn wrong_descriptions_are_refused() {
             9,
             "has version 2 of the interface of models; this program has version 1",
         ),
-        (11, "it has two events \"seen\" (misbehaving)"),
+        (11, "model \"misbehaving\": it has two events \"seen\""),
         (
             12,
-            "a timing of memory lacks the function request (misbehaving)",
+            "model \"misbehaving\": a timing of memory lacks the function request",
         ),
         (13, "it has 0 models; 1 to 256 are possible"),
         (14, "nodescope_models() returns NULL"),

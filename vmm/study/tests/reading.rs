@@ -866,7 +866,7 @@ study.toml:20: job.command: is missing, so nothing would run; write e.g. command
 study.toml:21: job.ranks: is a text ("four"); write a whole number from 1 to 1000000, without quotes
 study.toml:22: job.files[0]: missing.txt: there is no such file; paths are relative to the study file's folder
 study.toml:25: window[0].measure: "50" has no unit; write e.g. "50 M instructions", "2 s" or "until closed"
-study.toml:26: window[0].plugins[0]: "cash" is not a plugin (there are "cache", "numa", "pipeline", "record"); did you mean "cache"?
+study.toml:26: window[0].plugins[0]: "cash" is not a plugin (there are "cache", "numa", "pipeline", "record", "record-every"); did you mean "cache"?
 study.toml:27: window[0].open: needs exactly one of time, mpi and marker; write e.g. "immediately", "job", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }
 study.toml:27: window[0].open.mpi: "MPI_Barier" is not an MPI function that is traced; did you mean "MPI_Barrier"?"#;
     assert_eq!(refused(text).to_string(), expected);

@@ -292,8 +292,8 @@ pub fn built_in() -> impl Iterator<Item = Model> {
         };
         Model::built_in(declaration, place)
     });
-    let record = [recorder::record()];
-    windows.into_iter().chain(of_caches).chain(record)
+    let recorders = recorder::models();
+    windows.into_iter().chain(of_caches).chain(recorders)
 }
 
 /// Returns the model of the core for one node; `None` if the window has none, or has no caches. `sampled`: models are attached in intervals.

@@ -1,12 +1,12 @@
-//! The observer `record`: writes the stream of events to a file of the results.
+//! The observers `record` and `record-every`: they write the stream of events to a file of the results.
 
 use nodescope_plugin_api::{
-    Batch, Declaration, EventKind, Model, Observer, Parameter, Unit, stream,
+    Batch, Declaration, EventKind, Model, Needs, Observer, Parameter, Unit, stream,
 };
 
 const DECLARATION: Declaration = Declaration {
     name: "record",
-    line: "Writes the stream of events to a file, models/record-WINDOW-nodeN, for --check and other tools.",
+    line: "Writes the misses of the first level to a file, models/record-WINDOW-nodeN, for --check and other tools.",
     parameters: &[Parameter {
         name: "most",
         line: "events that are written; later ones are left out",
@@ -28,9 +28,23 @@ const DECLARATION: Declaration = Declaration {
     ..Declaration::DEFAULT
 };
 
-/// Returns the model.
-pub(crate) fn record() -> Model {
-    Model::observer(DECLARATION, |node, values| {
+const EVERY: Declaration = Declaration {
+    name: "record-every",
+    line: "Writes every reference to a file, models/record-every-WINDOW-nodeN.",
+    needs: Needs {
+        every_reference: true,
+        page_sizes: true,
+    },
+    ..DECLARATION
+};
+
+/// Returns the models.
+pub(crate) fn models() -> [Model; 2] {
+    [DECLARATION, EVERY].map(model)
+}
+
+fn model(declaration: Declaration) -> Model {
+    Model::observer(declaration, |node, values| {
         Ok(Box::new(Recorder {
             bytes: stream::head(node.line_bytes),
             room: values.get("most") as usize,

@@ -24,12 +24,13 @@ pub(crate) struct Registered {
     needs: Needs,
     line_shift: u8,
     observers: Vec<Watching>,
+    /// Whether an observer sees every reference, and whether one sees misses of the first level alone.
+    observe_every: bool,
+    observe_misses: bool,
     timings: Vec<Adding>,
     memory: Option<CountedMemory>,
-    /// Events that observers have not seen yet, of one key, and the clock at the first.
-    pending: Vec<Event>,
-    key: Key,
-    clock: u64,
+    /// Events that observers have not seen yet: of every reference, and of misses of the first level.
+    pending: [Pending; 2],
     /// Charges that the engine has not taken yet.
     charges: Charges,
     /// Lines that prefetchers have brought because of the last reference.
@@ -39,6 +40,37 @@ pub(crate) struct Registered {
 
 // SAFETY: `misses` is used only by the function for direct misses, on the thread that runs the vCPUs, which has the memory model as well.
 unsafe impl Send for Registered {}
+
+/// Index in [`Registered::pending`].
+const EVERY: usize = 0;
+const MISSES: usize = 1;
+
+/// Events of one key that observers have not seen yet, and the clock at the first.
+struct Pending {
+    events: Vec<Event>,
+    key: Key,
+    clock: u64,
+}
+
+impl Pending {
+    fn new() -> Pending {
+        Pending {
+            events: Vec::new(),
+            key: (0, Context::default(), Privilege::User),
+            clock: 0,
+        }
+    }
+
+    /// Returns whether an event of a reference cannot be one of this batch.
+    fn ends_at(&self, reference: &MemRef) -> bool {
+        let cycles = reference.now.wrapping_sub(self.clock);
+        self.key != key(reference) || self.events.len() >= BATCH || cycles > Event::MOST_CYCLES
+    }
+}
+
+fn key(reference: &MemRef) -> Key {
+    (reference.vcpu, reference.context, reference.privilege)
+}
 
 struct Watching {
     declaration: Declaration,
@@ -102,11 +134,11 @@ impl Registered {
             misses: None,
             needs: Needs::default(),
             observers: Vec::new(),
+            observe_every: false,
+            observe_misses: false,
             timings: Vec::new(),
             memory: None,
-            pending: Vec::new(),
-            key: (0, Context::default(), Privilege::User),
-            clock: 0,
+            pending: [Pending::new(), Pending::new()],
             charges: Charges::default(),
             prefetched: Vec::new(),
             failure,
@@ -115,6 +147,10 @@ impl Registered {
 
     pub(crate) fn observe_by(&mut self, declaration: Declaration, observer: Box<dyn Observer>) {
         self.needs = self.needs.and(declaration.needs);
+        match declaration.needs.every_reference {
+            true => self.observe_every = true,
+            false => self.observe_misses = true,
+        }
         self.observers.push(Watching {
             declaration,
             observer,
@@ -159,13 +195,23 @@ impl Registered {
                 }
             }
         }
+        let source = Source::of(charges);
         let mut added = 0_u32;
         let answered = Answered {
-            source: Source::of(charges),
+            source,
             stall: outcome.stall(),
         };
         for adding in &mut self.timings {
-            if let Some(extra) = adding.timing.reference(reference, answered) {
+            // What a model sees must not depend on what the others need.
+            let needs = adding.declaration.needs;
+            if source.is_none() && !needs.every_reference {
+                continue;
+            }
+            let seen = MemRef {
+                large_page: reference.large_page && needs.page_sizes,
+                ..*reference
+            };
+            if let Some(extra) = adding.timing.reference(&seen, answered) {
                 let account = adding.ledger.select(reference);
                 let event = usize::from(extra.event);
                 adding.ledger.charge(account, event, extra.cycles.into());
@@ -173,50 +219,64 @@ impl Registered {
             }
         }
         if !self.observers.is_empty() {
-            self.note(reference, charges);
+            self.prefetched.clear();
+            self.model.take_prefetched(&mut self.prefetched);
+            if self.observe_every {
+                self.note(EVERY, reference, charges);
+            }
+            if self.observe_misses && (source.is_some() || !self.prefetched.is_empty()) {
+                self.note(MISSES, reference, charges);
+            }
         }
         added
     }
 
-    /// Adds the events of a reference to the batch.
-    fn note(&mut self, reference: &MemRef, charges: &Charges) {
-        let key = (reference.vcpu, reference.context, reference.privilege);
-        let cycles = reference.now.wrapping_sub(self.clock);
-        if key != self.key || self.pending.len() >= BATCH || cycles > Event::MOST_CYCLES {
-            self.deliver();
-            (self.key, self.clock) = (key, reference.now);
+    /// Adds the events of a reference to a batch.
+    fn note(&mut self, batch: usize, reference: &MemRef, charges: &Charges) {
+        if self.pending[batch].ends_at(reference) {
+            self.deliver(batch);
+            (self.pending[batch].key, self.pending[batch].clock) = (key(reference), reference.now);
         }
-        let cycles = reference.now - self.clock;
-        let event = Event::of_reference(reference, charges, self.line_shift, cycles);
-        self.pending.push(event);
-        self.prefetched.clear();
-        self.model.take_prefetched(&mut self.prefetched);
+        let Pending { events, clock, .. } = &mut self.pending[batch];
+        let shift = self.line_shift;
+        let event = Event::of_reference(reference, charges, shift, reference.now - *clock);
+        if batch == EVERY || event.source().is_some() {
+            events.push(event);
+        }
         let prefetched = self.prefetched.iter();
-        let events = prefetched.map(|line| event.of_prefetch(line, self.line_shift));
-        self.pending.extend(events);
+        events.extend(prefetched.map(|line| event.of_prefetch(line, shift)));
     }
 
-    /// Shows the events of the batch to the observers.
-    fn deliver(&mut self) {
-        if self.pending.is_empty() {
+    /// Shows the events of a batch to its observers.
+    fn deliver(&mut self, batch: usize) {
+        let Pending { events, key, clock } = &mut self.pending[batch];
+        if events.is_empty() {
             return;
         }
-        let (vcpu, context, privilege) = self.key;
-        let batch = Batch {
+        let (vcpu, context, privilege) = *key;
+        let shown = Batch {
             vcpu,
             context,
             privilege,
             line_bytes: 1 << self.line_shift,
-            clock: self.clock,
-            events: &self.pending,
+            clock: *clock,
+            events,
         };
         for watching in &mut self.observers {
-            let events = watching.declaration.events.len();
-            let counts = watching.counts.entry(self.key);
-            let counts = counts.or_insert_with(|| vec![0; events]);
-            watching.observer.observe(&batch, counts);
+            let declaration = &watching.declaration;
+            if declaration.needs.every_reference != (batch == EVERY) {
+                continue;
+            }
+            let counts = watching.counts.entry(*key);
+            let counts = counts.or_insert_with(|| vec![0; declaration.events.len()]);
+            watching.observer.observe(&shown, counts);
         }
-        self.pending.clear();
+        events.clear();
+    }
+
+    fn deliver_all(&mut self) {
+        self.deliver(EVERY);
+        self.deliver(MISSES);
     }
 
     fn rows(&self) -> Vec<Statistic> {
@@ -359,7 +419,7 @@ impl MemoryModel for Registered {
     }
 
     fn flush(&mut self) {
-        self.deliver();
+        self.deliver_all();
     }
 
     fn take_files(&mut self) -> Vec<ModelFile> {
@@ -375,7 +435,7 @@ impl MemoryModel for Registered {
     }
 
     fn reset_statistics(&mut self) {
-        self.deliver();
+        self.deliver_all();
         self.model.reset_statistics();
         for watching in &mut self.observers {
             watching.counts.clear();

@@ -65,8 +65,9 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let required_features = node::required(node, &cpuid);
     let (cores, memory_parallelism) = node::core(node);
     let network = node::network(network);
-    let (registry, plugins) = registered::registry(folder, study);
-    let (cache_model, cache_levels) = models::caches(caches, &topology, &registry);
+    let known = registered::known(folder, study);
+    let registry = &known.registry;
+    let (cache_model, cache_levels) = models::caches(caches, &topology, registry);
     let memory = models::memory(memory, &mut topology);
     let core = core::read(folder, root, node, &topology);
     topology.caches = models::descriptions(&cache_model, !cache_levels.is_empty());
@@ -80,14 +81,14 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let sampling = Sampling::of(vcpus, topology.tsc_hz);
     let model_sections = root.section("models");
     let frequency = Frequency(topology.tsc_hz);
-    let set_models = registered::models(&model_sections, &registry, frequency);
+    let set_models = registered::models(&model_sections, &known, frequency);
     let models = ModelSpec {
         caches: Some(cache_model.clone()),
         memory: Some(memory.clone()),
         core: core.clone(),
         registered: registered::with_models_of_caches(set_models, &cache_model),
     };
-    let mut windows = window::read(root.sections("window"), &job, sampling, &models, &registry);
+    let mut windows = window::read(root.sections("window"), &job, sampling, &models, registry);
     let can_sample = windows.is_empty()
         && models.can_model_core()
         && general.engine == Engine::Soft
@@ -99,7 +100,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         );
     }
     if can_sample && general.sampled != Some(false) {
-        windows.push(window::whole_job(sampling, &models, &registry));
+        windows.push(window::whole_job(sampling, &models, registry));
     }
     let (results, file_limits) = general::results(results, &general.name);
     let disk = node::disk(disk);
@@ -118,8 +119,8 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
                 .all(|window| window.open != Trigger::Immediately)
     });
     let study = Study {
-        registry,
-        plugins,
+        registry: known.registry,
+        plugins: known.libraries,
         file: file.to_path_buf(),
         text: String::new(),
         name: general.name,

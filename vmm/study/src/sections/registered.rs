@@ -12,8 +12,18 @@ use nodescope_window::{ModelSpec, RegisteredSpec, WindowSpec, built_in};
 use super::models::cycles;
 use super::resolve;
 
-/// Returns the models that the study can name, and the paths of the libraries in `study.plugins`.
-pub(super) fn registry(folder: &Path, section: &Section<'_>) -> (Registry, Vec<PathBuf>) {
+/// Models that a study can name.
+pub(super) struct Known {
+    pub registry: Registry,
+    /// Paths of the libraries in `study.plugins`.
+    pub libraries: Vec<PathBuf>,
+    /// False if a library has a problem, so that its models are missing.
+    pub complete: bool,
+}
+
+/// Returns the models that the study can name.
+pub(super) fn known(folder: &Path, section: &Section<'_>) -> Known {
+    let before = section.source().count();
     let mut registry = Registry::linked();
     for model in built_in() {
         if let Err(problem) = registry.add(model) {
@@ -41,20 +51,28 @@ pub(super) fn registry(folder: &Path, section: &Section<'_>) -> (Registry, Vec<P
         }
         libraries.push(path);
     }
-    (registry, libraries)
+    Known {
+        complete: section.source().count() == before,
+        registry,
+        libraries,
+    }
 }
 
 /// Reads `[models.NAME]`: the models that the study sets, with the values of their parameters, in the order of their names.
 pub(super) fn models(
     section: &Section<'_>,
-    registry: &Registry,
+    known: &Known,
     frequency: Frequency,
 ) -> Vec<RegisteredSpec> {
+    let registry = &known.registry;
     let mut specs = Vec::new();
     for (name, item) in section.free_entries() {
-        let known = registry.find(&name);
-        let Some(model) = known.filter(|model| model.place().is_none()) else {
-            item.add_problem(unknown(&name, known, registry));
+        let found = registry.find(&name);
+        let Some(model) = found.filter(|model| model.place().is_none()) else {
+            // The problem of a library is told already.
+            if found.is_some() || known.complete {
+                item.add_problem(unknown(&name, found, registry));
+            }
             continue;
         };
         let own = item.section();
