@@ -101,3 +101,32 @@ fn models_are_listed_shown_and_checked() {
         "cannot load none.so",
     );
 }
+
+/// The example of a program with a model of its own. `cargo test` builds examples, unless it is told to build this test alone.
+#[test]
+fn a_program_can_have_models_of_its_own() {
+    let program = Path::new(env!("CARGO_BIN_EXE_nodescope"));
+    let example = program.parent().unwrap().join("examples/own_models");
+    if !example.is_file() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--package", "nodescope", "--example", "own_models"]);
+        cargo.args((!cfg!(debug_assertions)).then_some("--release"));
+        assert!(cargo.status().unwrap().success());
+    }
+    let output = Command::new(&example)
+        .args(["models", "kinds"])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        shown.starts_with("kinds: Misses of the first level by their kind.\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("from    linked\n"), "{shown}");
+    let output = Command::new(&example)
+        .args(["models", "kinds", "--check"])
+        .output()
+        .unwrap();
+    let checked = String::from_utf8(output.stdout).unwrap();
+    assert!(checked.contains("  kinds.reads  "), "{checked}");
+}
