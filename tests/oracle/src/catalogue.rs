@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind, OpCodeTableKind};
-use nodescope_x86::features::{ALWAYS, Unit, unit};
+use nodescope_x86::features::{ALWAYS, Feature, Unit, announcing};
 
 /// Group of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,8 +142,10 @@ pub fn group_of(code: Code) -> Option<Group> {
     let features = code.cpuid_features();
     let known = |feature: &CpuidFeature| {
         // Results of the others differ between any two machines, or are no results.
-        let computes = unit(*feature).is_some_and(|unit| unit != Unit::System);
-        ALWAYS.contains(feature) || computes && *feature != F::XSAVEOPT
+        let computes = |shown: &Feature| {
+            shown.unit != Some(Unit::System) && *feature != F::XSAVEOPT && shown.is_on_host()
+        };
+        ALWAYS.contains(feature) || announcing(*feature).is_some_and(computes)
     };
     if !features.iter().all(known) {
         return None;

@@ -64,7 +64,7 @@ pub fn run() -> std::process::ExitCode {
     run_with([])
 }
 
-/// Runs the command line as [`run`] does, with models that studies can name beside those of nodescope.
+/// Runs the command line as [`run()`] does, with models that studies can name beside those of nodescope.
 pub fn run_with(models: impl IntoIterator<Item = Model>) -> std::process::ExitCode {
     // A process that is to make names of guests' code does nothing else, and has one thread.
     if std::env::args_os()

@@ -142,7 +142,7 @@ impl Template {
         self.features.iter().any(|f| f.name == name)
     }
 
-    /// Returns the features that the template shows, in the order of [`FEATURES`].
+    /// Returns the features that the template shows, in the order of the table.
     pub fn features(&self) -> &[Feature] {
         &self.features
     }

@@ -1,10 +1,10 @@
 //! Models in shared libraries with the C interface of `plugins/api/include/nodescope_models.h`.
 //!
 //! A library is code of this process: [`load`] runs it, and so does each call of its models. A call that goes wrong ends the study with the
-//! model's name, and with all results so far ([`guard`]). A library that writes over memory of the process is not held back.
+//! model's name, and with all results so far (`guard.rs`). A library that writes over memory of the process is not held back.
 
 mod bound;
-pub mod guard;
+mod guard;
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
