@@ -107,7 +107,7 @@ fn an_unknown_plugin() {
     ))
     .refuses(
         2,
-        &["s.toml:6: window[0].plugins[0]: \"tlb\" is not a plugin (there are \"cache\", \"numa\", \"pipeline\")\n"],
+        &["s.toml:6: window[0].plugins[0]: \"tlb\" is not a plugin (there are \"cache\", \"numa\", \"pipeline\", \"record\", \"record-every\")\n"],
     );
 }
 
