@@ -16,9 +16,22 @@ use crate::{
 /// Makes the crate a shared library of these models. The crate needs `crate-type = ["cdylib"]`.
 ///
 /// ```
-/// # use nodescope_plugin_api::{Declaration, Model};
-/// # fn my_policy() -> Model { unimplemented!() }
-/// nodescope_plugin_api::export_models![my_policy()];
+/// use nodescope_plugin_api::{Declaration, MemoryLatency, MemoryRequest, Latency, Model};
+///
+/// struct Flat;
+///
+/// impl MemoryLatency for Flat {
+///     fn request(&mut self, _: &MemoryRequest) -> Latency {
+///         Latency { cycles: 80, event: None }
+///     }
+/// }
+///
+/// fn flat() -> Model {
+///     let declaration = Declaration { name: "flat", line: "Memory of 80 cycles.", ..Declaration::DEFAULT };
+///     Model::memory(declaration, |_node, _values| Ok(Box::new(Flat)))
+/// }
+///
+/// nodescope_plugin_api::export_models![flat()];
 /// ```
 #[macro_export]
 macro_rules! export_models {

@@ -263,8 +263,8 @@ fn install() {
     });
 }
 
-/// Starts the thread that looks for calls that do not return. A process that gives up rights does so before, since it must have few threads
-/// then.
+/// Starts the thread that looks for calls that do not return. The first call of a model starts the thread, after the process has entered its
+/// sandbox with one thread.
 pub fn watch_calls() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -16,7 +16,7 @@ use nodescope_plugin_api::{CacheShape, Declaration, Kind, ModelName, Parameter, 
 pub(crate) use nodescope_plugin_api::{Replacement, SetState};
 use serde::{Deserialize, Serialize};
 
-use crate::registered::RegisteredModels;
+use crate::registered::{RegisteredModels, declaration};
 use fifo::Fifo;
 pub use qlru::Qlru;
 use random::Random;
@@ -94,38 +94,46 @@ impl Policy {
     }
 }
 
-/// Makes the declaration of a policy of this crate.
-const fn declaration(
-    name: &'static str,
-    line: &'static str,
-    parameters: &'static [Parameter],
-) -> Declaration {
-    Declaration {
-        name,
-        line,
-        kind: Kind::Replacement,
-        parameters,
-        ..Declaration::DEFAULT
-    }
-}
-
 /// The policies of this crate.
 pub(crate) const DECLARATIONS: [Declaration; 7] = [
     declaration(
+        Kind::Replacement,
         "lru",
         "The least recently used line is replaced. The default.",
         &[],
     ),
-    declaration("fifo", "The line that came first is replaced.", &[]),
-    declaration("tree-plru", "Tree-PLRU, for a power of two of ways.", &[]),
     declaration(
+        Kind::Replacement,
+        "fifo",
+        "The line that came first is replaced.",
+        &[],
+    ),
+    declaration(
+        Kind::Replacement,
+        "tree-plru",
+        "Tree-PLRU, for a power of two of ways.",
+        &[],
+    ),
+    declaration(
+        Kind::Replacement,
         "qlru",
         "Quad-age LRU, as in many Intel processors: qlru-hXY-mZ-rN-uN or qlru-hXY-mZ-rN-uN-umo.",
         &[],
     ),
-    declaration("srrip", "Static re-reference interval prediction.", &[]),
-    declaration("drrip", "Dynamic re-reference interval prediction.", &[]),
     declaration(
+        Kind::Replacement,
+        "srrip",
+        "Static re-reference interval prediction.",
+        &[],
+    ),
+    declaration(
+        Kind::Replacement,
+        "drrip",
+        "Dynamic re-reference interval prediction.",
+        &[],
+    ),
+    declaration(
+        Kind::Replacement,
         "random",
         "A line is chosen at random: random or random-SEED.",
         &[Parameter {

@@ -17,10 +17,10 @@ use std::fmt;
 use std::str::FromStr;
 
 pub(crate) use nodescope_plugin_api::{CacheAnswer as Answer, Observed, Prefetcher};
-use nodescope_plugin_api::{CacheShape, Declaration, Kind, ModelName, Parameter};
+use nodescope_plugin_api::{CacheShape, Declaration, Kind, ModelName};
 use serde::{Deserialize, Serialize};
 
-use crate::registered::RegisteredModels;
+use crate::registered::{RegisteredModels, declaration};
 use crate::tags::is_prefetched;
 use accurate::{ACCURACY, Accurate};
 use page::Pages;
@@ -111,44 +111,34 @@ impl Prefetch {
     }
 }
 
-/// Makes the declaration of a prefetcher of this crate.
-const fn declaration(
-    name: &'static str,
-    line: &'static str,
-    parameters: &'static [Parameter],
-) -> Declaration {
-    Declaration {
-        name,
-        line,
-        kind: Kind::Prefetcher,
-        parameters,
-        ..Declaration::DEFAULT
-    }
-}
-
 /// The prefetchers of this crate. Each also has the parameter `accuracy`.
 pub(crate) const DECLARATIONS: [Declaration; 5] = [
     declaration(
+        Kind::Prefetcher,
         next_line::NAME,
         "A miss, or the first use of a prefetched line, brings the next line.",
         &[],
     ),
     declaration(
+        Kind::Prefetcher,
         adjacent_line::NAME,
         "A miss brings the other line of the aligned pair of lines.",
         &[],
     ),
     declaration(
+        Kind::Prefetcher,
         up_down::NAME,
         "A miss, or the first use of a prefetched line, brings the next or the previous line, as the access before tells.",
         &[],
     ),
     declaration(
+        Kind::Prefetcher,
         stride::NAME,
         "An instruction whose accesses are equally far apart brings the lines that it will access.",
         &stride::PARAMETERS,
     ),
     declaration(
+        Kind::Prefetcher,
         stream::NAME,
         "Accesses that go through a page in one direction bring the lines ahead of them.",
         &stream::PARAMETERS,
