@@ -122,6 +122,7 @@ impl<'a> Nodes<'a> {
                 time_ps: clock.ps(frame.time),
                 port,
                 bytes: frame.bytes,
+                missing: 0,
                 checksum_valid: frame.checksum_valid,
             }));
         }

@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::convert::Infallible;
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -176,6 +178,13 @@ pub struct Run {
     /// Longest time to wait for the workers, such as 2min.
     #[arg(long, value_name = "TIME", requires = "workers", default_value = "60s")]
     pub worker_wait: humantime::Duration,
+    /// Way of messages between the master and its workers.
+    #[arg(long, value_enum, requires = "workers", default_value_t = TransportChoice::Auto)]
+    pub transport: TransportChoice,
+    /// The MPI library by which the processes communicate that mpirun or srun has started: auto, a library of the standard ABI
+    /// (libmpi_abi.so.1), or the site's mpicc, which builds a shim for its library. With off, each process runs the study by itself.
+    #[arg(long, value_name = "auto|off|FILE", default_value = "auto")]
+    pub mpi: MpiChoice,
     /// How the process that runs the guests holds back what a fault of this program could open to them: files, system calls, privileges
     /// (guide: Sandbox).
     #[arg(long, value_enum, default_value_t = SandboxMode::Try)]
@@ -239,6 +248,50 @@ pub struct SlurmRun {
     /// The port at which the master listens; by default one that is computed from the job's number.
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
+}
+
+/// Way of messages between a master and its workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TransportChoice {
+    /// Memory between processes of one host, and sockets between hosts.
+    Auto,
+    /// Memory between all processes, or do not run.
+    Memory,
+    /// Sockets between all processes, by way of the master.
+    Sockets,
+}
+
+/// The MPI library of a run that a launcher has started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MpiChoice {
+    /// One that fits the launcher.
+    Auto,
+    /// None.
+    Off,
+    /// A library of the standard ABI, or a compiler of a library.
+    File(PathBuf),
+}
+
+impl FromStr for MpiChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "auto" => MpiChoice::Auto,
+            "off" => MpiChoice::Off,
+            file => MpiChoice::File(file.into()),
+        })
+    }
+}
+
+impl fmt::Display for MpiChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MpiChoice::Auto => f.write_str("auto"),
+            MpiChoice::Off => f.write_str("off"),
+            MpiChoice::File(file) => file.display().fmt(f),
+        }
+    }
 }
 
 /// How a process is restricted before the first instruction of a guest.

@@ -10,15 +10,20 @@ use std::{env, fs};
 
 use nodescope_cluster::distribution::block;
 use nodescope_cluster::{ClusterConfig, Origin, PeerError, Peers, RunError};
-use nodescope_distributed::{Admission, Group, GroupError, KEY_VARIABLE, Key, Listener};
+use nodescope_distributed::{
+    Admission, Group, GroupError, KEY_VARIABLE, Key, Listener, Place, Transport,
+};
 use nodescope_study::Study;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{self, SandboxMode};
+use crate::args::{self, SandboxMode, TransportChoice};
 use crate::exit::{Exit, Failure};
+use crate::mpi::{self, Launched};
 
 /// Address at which workers on this host connect; the system chooses a free port.
 const LOCAL: &str = "tcp://127.0.0.1:*";
+/// Address of a master whose workers a launcher of MPI has started, on any host.
+const ANY: &str = "tcp://0.0.0.0:*";
 /// Time that workers on this host have to end after the run, before they are killed.
 const WORKER_END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -98,9 +103,10 @@ pub fn version() -> Result<String, Failure> {
 /// Returns a failure with the exit code for processes that could not form a group.
 pub fn group_failure(error: GroupError) -> Failure {
     let exit = match error {
-        GroupError::Version { .. } | GroupError::OtherKey { .. } | GroupError::Refused { .. } => {
-            Exit::Study
-        }
+        GroupError::Version { .. }
+        | GroupError::OtherKey { .. }
+        | GroupError::Refused { .. }
+        | GroupError::NoMemory => Exit::Study,
         _ => Exit::Host,
     };
     Failure::of(exit, &error)
@@ -122,10 +128,13 @@ pub struct Processes {
     _started: Started,
 }
 
-/// Worker processes on this host, and the key of the run. Dropping waits for the workers to end, and kills those that take too long.
+/// Worker processes on this host or of a launcher, and the key of the run. Dropping waits for the workers to end, and kills those that take too long.
 pub struct Started {
     workers: Vec<Child>,
     key: Key,
+    place: Place,
+    /// Processes that a launcher of MPI has started, with the addresses of this host.
+    launched: Option<(Launched, Vec<String>)>,
 }
 
 impl Drop for Started {
@@ -150,7 +159,11 @@ impl Drop for Started {
 impl Started {
     /// Starts the workers on this host, unless they are started elsewhere (`--listen`). They wait for the address at which to connect, so
     /// that this process can start them before it gives up starting programs.
-    pub fn begin(args: &args::Run, workers: u32) -> Result<Started, Failure> {
+    pub fn begin(
+        args: &args::Run,
+        workers: u32,
+        launched: Option<Launched>,
+    ) -> Result<Started, Failure> {
         let key = match &args.listen {
             Some(_) => Key::find(args.key_file.as_deref()),
             None => Key::new(),
@@ -159,13 +172,21 @@ impl Started {
         let mut started = Started {
             workers: Vec::new(),
             key,
+            // A process in the sandbox can find out neither its place nor the interfaces of its host.
+            place: Place::own(),
+            launched: launched.map(|launched| (launched, mpi::hosts())),
         };
-        if args.listen.is_none() {
+        if args.listen.is_none() && started.launched.is_none() {
             for _ in 0..workers {
                 started.workers.push(start(&started.key)?);
             }
         }
         Ok(started)
+    }
+
+    /// Returns whether this process has started the workers.
+    pub fn has_children(&self) -> bool {
+        !self.workers.is_empty()
     }
 
     /// Tells the workers the address.
@@ -193,13 +214,29 @@ impl Processes {
             interrupted,
         } = info;
         let workers = args.workers.unwrap_or(0);
-        let address = args.listen.as_deref().unwrap_or(LOCAL);
+        let default = if started.launched.is_some() {
+            ANY
+        } else {
+            LOCAL
+        };
+        let address = args.listen.as_deref().unwrap_or(default);
         let listener = Listener::bind(address, &started.key).map_err(group_failure)?;
         let address = listener.address().map_err(group_failure)?;
-        match &args.listen {
-            Some(_) => print(&format!("waiting for {workers} workers at {address}")),
-            None => started.tell(&address),
+        let mut world = None;
+        match (&args.listen, started.launched.take()) {
+            (_, Some((launched, hosts))) => {
+                let port = address.rsplit(':').next().unwrap_or_default();
+                world = Some(launched.invite(&hosts, port, &started.key)?);
+            }
+            (Some(_), None) => print(&format!("waiting for {workers} workers at {address}")),
+            (None, None) => started.tell(&address),
         }
+        let transport = match (&world, args.transport) {
+            (Some(_), _) => Transport::Mpi,
+            (None, TransportChoice::Auto) => Transport::Auto,
+            (None, TransportChoice::Memory) => Transport::Memory,
+            (None, TransportChoice::Sockets) => Transport::Sockets,
+        };
         let study = (args.study.canonicalize()).map_err(Failure::io("find", &args.study))?;
         let task = Task {
             study,
@@ -238,6 +275,9 @@ impl Processes {
             version: &version()?,
             task: serde_json::to_value(task).expect("plain values have a form in JSON"),
             limit: *args.worker_wait,
+            place: started.place.clone(),
+            transport,
+            world,
             share: &share,
             check: &mut check,
         });

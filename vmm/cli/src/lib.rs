@@ -24,6 +24,7 @@ mod measured;
 mod memory;
 mod model;
 mod models;
+mod mpi;
 mod node;
 mod openmp;
 mod phases;

@@ -28,21 +28,48 @@ use crate::host_limit::HostLimit;
 use crate::host_times::HostTimes;
 use crate::interrupt::{Signals, TakeOnce, on_interrupt};
 use crate::known_costs::KnownCosts;
+use crate::mpi::Launched;
 use crate::progress::{ProgressOptions, ProgressReporter};
 use crate::report::short;
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
 use crate::terminal::{argument, print};
 use crate::verdict::add_verdict;
-use crate::{check, config, distributed, openmp, sandbox, snapshot};
+use crate::{check, config, distributed, openmp, sandbox, snapshot, worker};
 
 /// File name of the study's copy among the results.
 const STUDY_COPY: &str = "study.toml";
 /// File name, among the results, of what the host's hardware counters counted.
 const COUNTERS: &str = "counters.json";
 
-/// Runs a study: checks it, boots and runs the cluster, writes the results and prints the report.
+/// Runs a study in this process, or this process's share of a study where a launcher of MPI has started several processes.
 pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
+    let Some(launched) = Launched::find(args)? else {
+        return run_as_master(args, None, all);
+    };
+    if launched.rank() > 0 {
+        return worker::launched(launched, args);
+    }
+    if args.workers.is_some() {
+        return Err(Failure::new(
+            Exit::Study,
+            "--workers: the launcher of MPI has started the processes of this run; leave --workers out",
+        ));
+    }
+    let workers = Some(launched.workers());
+    let args = args::Run {
+        workers,
+        ..args.clone()
+    };
+    run_as_master(&args, Some(launched), all)
+}
+
+/// Runs a study: checks it, boots and runs the cluster, writes the results and prints the report.
+fn run_as_master(
+    args: &args::Run,
+    launched: Option<Launched>,
+    all: &Args,
+) -> Result<Exit, Failure> {
     let study = check::load(&args.study, args.engine, distributed::hosts(args))?;
     let costs = args.costs_of.as_deref();
     let costs = costs
@@ -142,8 +169,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         true => Some(snapshot::booted(&config, &prepared.identity)?),
         false => None,
     };
-    let workers = args.workers.map(|workers| Started::begin(args, workers));
+    let is_launched = launched.is_some();
+    let workers = (args.workers).map(|workers| Started::begin(args, workers, launched));
     let workers = workers.transpose()?;
+    let starts_workers = workers.as_ref().is_some_and(Started::has_children);
     reporter.host_times = args
         .host_times
         .then(|| HostTimes::start(config.host_threads));
@@ -152,7 +181,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         read: origin.iter().map(|origin| origin.path().into()).collect(),
         write: vec![path.clone()],
         tcp: workers.is_some(),
-        workers: workers.is_some() && args.listen.is_none(),
+        workers: starts_workers,
     };
     let written = save.as_ref().map(|save| &save.path).into_iter();
     kept.write
@@ -164,7 +193,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         .chain(boot.iter().map(|file| sandbox::folder_of(file)))
         .collect();
     let confined = sandbox::enter(args.sandbox, &study, &config, kept, &mut signals)?;
-    file.notes.extend(confined.gaps.clone());
+    // Threads of MPI begin before the sandbox. The user is told, but the results are those of a run without MPI.
+    if !is_launched {
+        file.notes.extend(confined.gaps.clone());
+    }
     let boot = boot
         .map(|snapshot| BootSnapshot::new(snapshot, &config))
         .transpose()?;

@@ -138,6 +138,8 @@ fn arguments(run: &Run) -> Vec<OsString> {
         listen,
         key_file,
         worker_wait,
+        transport,
+        mpi,
         sandbox,
         costs_of,
         code,
@@ -159,6 +161,10 @@ fn arguments(run: &Run) -> Vec<OsString> {
     add("host-threads", host_threads.as_ref().and_then(|n| text(n)));
     add("engine", engine.as_ref().and_then(named));
     add("sandbox", named(sandbox));
+    add("mpi", text(mpi));
+    if workers.is_some() {
+        add("transport", named(transport));
+    }
     add("costs-of", path(costs_of));
     add("follow", follow.as_ref().and_then(|node| text(node)));
     add(

@@ -6,12 +6,13 @@ use std::{env, io};
 use nodescope_cluster::{
     Ending, Observer, Options, Origin, PeerError, Peers, Progress, ResultsFolder, RunError,
 };
-use nodescope_distributed::{Group, Key, join};
+use nodescope_distributed::{Group, Key, join, join_world};
 
 use crate::args::{self, EngineChoice};
 use crate::distributed::{StartPoint, Task, group_failure, start_point, version};
 use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
+use crate::mpi::{Launched, silent};
 use crate::results::folder_failure;
 use crate::run::exit_of;
 use crate::terminal::print;
@@ -38,10 +39,29 @@ pub fn worker(args: &args::Worker) -> Result<Exit, Failure> {
     };
     let joined = join(address.trim(), &key, &version()?, *args.wait);
     let (group, task) = joined.map_err(group_failure)?;
+    run_task(group, task, args.host_threads)
+}
+
+/// Executes this process's share of a run whose processes a launcher of MPI has started.
+pub fn launched(launched: Launched, args: &args::Run) -> Result<Exit, Failure> {
+    let Some((addresses, key, world)) = launched.accept()? else {
+        // The master has told the user why.
+        return Ok(Exit::Ok);
+    };
+    let joined = join_world(&addresses, &key, &version()?, *args.worker_wait, world);
+    let (group, task) = joined.map_err(group_failure)?;
+    run_task(group, task, args.host_threads).map_err(|failure| silent(failure.exit))
+}
+
+fn run_task(
+    group: Group,
+    task: serde_json::Value,
+    host_threads: Option<u64>,
+) -> Result<Exit, Failure> {
     let group = Arc::new(group);
     let task = serde_json::from_value(task)
         .map_err(|error| Failure::new(Exit::Host, format!("the master's task: {error}")));
-    let done = task.and_then(|task| work(&group, &task, args.host_threads));
+    let done = task.and_then(|task| work(&group, &task, host_threads));
     if let Err(failure) = &done
         && !failure.chain.is_empty()
     {

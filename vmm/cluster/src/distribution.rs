@@ -26,12 +26,26 @@ pub trait Peers: Send + Sync {
     /// Returns the number of processes.
     fn count(&self) -> usize;
 
+    /// Sends `own[r]` to each other process `r` if `senders` holds for this process. Waits for the message of each other process for which
+    /// `senders` holds, and returns the messages by process. All other entries of the result are empty. All processes call this function
+    /// with the same `senders`.
+    ///
+    /// # Errors
+    ///
+    /// A process that has died, or has left.
+    fn exchange(&self, own: &[Vec<u8>], senders: &[bool]) -> Result<Vec<Vec<u8>>, PeerError>;
+
     /// Sends this message to all processes, waits for the messages of all, and returns them in the order of the processes' numbers.
     ///
     /// # Errors
     ///
     /// A process that has died, or has left.
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError>;
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError> {
+        let count = self.count();
+        let mut all = self.exchange(&vec![own.to_vec(); count], &vec![true; count])?;
+        all[self.rank()] = own.to_vec();
+        Ok(all)
+    }
 
     /// Reports to all processes why this process cannot continue.
     fn leave(&self, why: &str);
@@ -54,6 +68,13 @@ pub enum PeerError {
 /// Returns the numbers of a process's nodes: one of `count` contiguous blocks of about the same length.
 pub fn block(nodes: usize, rank: usize, count: usize) -> Range<usize> {
     nodes * rank / count..nodes * (rank + 1) / count
+}
+
+/// Returns the process that runs a node, see [`block`].
+fn process_of(nodes: usize, node: usize, count: usize) -> usize {
+    (0..count)
+        .find(|&rank| block(nodes, rank, count).contains(&node))
+        .unwrap_or(0)
 }
 
 /// An error of a node that runs in another process.
@@ -86,23 +107,62 @@ struct BatchReport<N> {
     interrupted: bool,
 }
 
-/// Report of a process at the end of a quantum.
+/// Report of a process at the end of a quantum. The bytes of the frames follow it in the message.
 #[derive(Serialize, Deserialize)]
 struct QuantumReport {
     number: u64,
-    frames: Vec<SentFrame>,
     quiescent: bool,
     next_activity_ps: u64,
     connected: bool,
     interrupted: bool,
+    frames: Vec<FrameReport>,
+}
+
+/// A frame in a [`QuantumReport`].
+#[derive(Clone, Serialize, Deserialize)]
+struct FrameReport {
+    time_ps: u64,
+    port: usize,
+    length: usize,
+    /// Number of the frame's first bytes that are in the message.
+    carried: usize,
+    checksum_valid: bool,
+}
+
+/// Bytes of a frame that every process gets: the Ethernet header, by which each process's switch finds the receivers (IEEE 802.3 §3.1.1).
+const FRAME_HEADER: usize = 14;
+
+/// What all processes know of one of them at the end of a quantum.
+#[derive(Clone, Copy)]
+struct Known {
+    summary: BarrierSummary,
+    /// True if `next_activity_ps` is exact. A frame that was delivered since then may wake the process's nodes up earlier, at
+    /// `next_activity_ps` at the earliest.
+    exact: bool,
+}
+
+impl Known {
+    /// Nothing is known: the process may act at any time.
+    const NOTHING: Self = Self {
+        summary: BarrierSummary {
+            quiescent: true,
+            next_activity_ps: 0,
+            connected: false,
+        },
+        exact: true,
+    };
 }
 
 /// The share of one process in a run.
 pub struct Distribution {
     peers: Arc<dyn Peers>,
     nodes: usize,
+    /// True if the master captures all frames.
+    captured: bool,
     /// State of all nodes at the end of the last batch.
     reports: Mutex<Vec<NodeReport>>,
+    /// What is known of each process.
+    known: Mutex<Vec<Known>>,
     /// Set once the user has interrupted this process, or another process has reported an interrupt.
     interrupted: Arc<AtomicBool>,
     /// True once all processes know that the user wants the run to end.
@@ -112,7 +172,7 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Returns the share of this process in a run of `nodes` nodes.
+    /// Returns the share of this process in a run of `nodes` nodes. With `captured`, the master gets all bytes of all frames.
     ///
     /// # Errors
     ///
@@ -120,6 +180,7 @@ impl Distribution {
     pub fn new(
         peers: Arc<dyn Peers>,
         nodes: usize,
+        captured: bool,
         interrupted: Arc<AtomicBool>,
     ) -> Result<Self, PeerError> {
         let count = peers.count();
@@ -129,7 +190,9 @@ impl Distribution {
         Ok(Self {
             peers,
             nodes,
+            captured,
             reports: Mutex::default(),
+            known: Mutex::new(vec![Known::NOTHING; count]),
             interrupted,
             all_interrupted: AtomicBool::new(false),
             lost: Mutex::default(),
@@ -139,6 +202,11 @@ impl Distribution {
     /// Returns the number of all nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
+    }
+
+    /// Returns whether this process is the master, which writes the results.
+    pub fn is_master(&self) -> bool {
+        self.peers.rank() == 0
     }
 
     /// Returns the numbers of the nodes of this process.
@@ -199,6 +267,15 @@ impl Distribution {
         gathered.inspect_err(|error| self.lose(error.clone()))
     }
 
+    /// Calls [`Peers::exchange`], unless a process is lost.
+    fn exchange(&self, own: &[Vec<u8>], senders: &[bool]) -> Result<Vec<Vec<u8>>, PeerError> {
+        if let Some(lost) = self.lost() {
+            return Err(lost);
+        }
+        let received = self.peers.exchange(own, senders);
+        received.inspect_err(|error| self.lose(error.clone()))
+    }
+
     fn gather<T: DeserializeOwned>(&self, own: &impl Serialize) -> Result<Vec<T>, PeerError> {
         let own = postcard::to_stdvec(own).map_err(|error| unsendable(&error))?;
         self.all_gather(&own, |message| {
@@ -222,56 +299,123 @@ impl Distribution {
         })
     }
 
-    /// Exchanges the frames of a quantum and the summaries of nodes with all processes. Returns all frames in the order of nodes, and the
-    /// summary of all nodes.
+    /// Exchanges the frames of a quantum that ended at `end_ps`, and the summaries of nodes, with all processes. Returns all frames in the
+    /// order of nodes, and the summary of all nodes. A process of which all know that its nodes slept throughout the quantum sends nothing,
+    /// so that nobody waits for that process. `has_receiver` says whether a frame is for one of some nodes.
     pub(crate) fn gather_quantum(
         &self,
-        number: u64,
+        (number, end_ps): (u64, u64),
         frames: Vec<SentFrame>,
         own: BarrierSummary,
+        has_receiver: impl Fn(&SentFrame, Range<usize>) -> bool,
     ) -> Result<(Vec<SentFrame>, BarrierSummary), PeerError> {
-        let reports: Vec<QuantumReport> = self.gather(&QuantumReport {
-            number,
-            frames,
-            quiescent: own.quiescent,
-            next_activity_ps: own.next_activity_ps,
-            connected: own.connected,
-            interrupted: self.interrupted.load(Ordering::Relaxed),
-        })?;
-        let mut frames = Vec::new();
-        let mut all = BarrierSummary {
-            quiescent: true,
-            next_activity_ps: u64::MAX,
-            connected: false,
-        };
-        for (rank, report) in reports.into_iter().enumerate() {
-            if report.number != number {
-                let error = PeerError::Message {
-                    peer: format!("process {rank}"),
-                    why: format!("it is of quantum {} and not {number}", report.number),
+        let mut known = self.known();
+        let senders: Vec<bool> = (known.iter())
+            .map(|of| of.summary.next_activity_ps < end_ps)
+            .collect();
+        let (rank, count) = (self.peers.rank(), self.peers.count());
+        let mut messages = vec![Vec::new(); count];
+        if senders[rank] {
+            let report = QuantumReport {
+                number,
+                quiescent: own.quiescent,
+                next_activity_ps: own.next_activity_ps,
+                connected: own.connected,
+                interrupted: self.interrupted.load(Ordering::Relaxed),
+                frames: Vec::new(),
+            };
+            for to in (0..count).filter(|&to| to != rank) {
+                let block = block(self.nodes, to, count);
+                let needs_bytes = |frame: &SentFrame| {
+                    to == 0 && self.captured || has_receiver(frame, block.clone())
                 };
-                self.lose(error.clone());
-                return Err(error);
+                messages[to] = encode(&report, &frames, needs_bytes)?;
             }
-            frames.extend(report.frames);
-            all = all.merge(BarrierSummary {
-                // The batch ends where a process is interrupted.
-                quiescent: report.quiescent && !report.interrupted,
-                next_activity_ps: report.next_activity_ps,
-                connected: report.connected,
-            });
-            if report.interrupted {
-                self.interrupted.store(true, Ordering::Relaxed);
+            known[rank] = Known {
+                summary: BarrierSummary {
+                    quiescent: own.quiescent && !report.interrupted,
+                    ..own
+                },
+                exact: true,
+            };
+        }
+        let received = self.exchange(&messages, &senders)?;
+        let mut all = Vec::new();
+        let mut own_frames = Some(frames);
+        for (from, message) in received.iter().enumerate() {
+            if from == rank {
+                all.extend(own_frames.take().into_iter().flatten());
+            } else if senders[from] {
+                let (report, of) = decode(number, message).map_err(|why| {
+                    let peer = format!("process {from}");
+                    let error = PeerError::Message { peer, why };
+                    self.lose(error.clone());
+                    error
+                })?;
+                all.extend(of);
+                if report.interrupted {
+                    self.interrupted.store(true, Ordering::Relaxed);
+                }
+                known[from] = Known {
+                    summary: BarrierSummary {
+                        // The batch ends where a process is interrupted.
+                        quiescent: report.quiescent && !report.interrupted,
+                        next_activity_ps: report.next_activity_ps,
+                        connected: report.connected,
+                    },
+                    exact: true,
+                };
             }
         }
-        Ok((frames, all))
+        Ok((all, merged(&known)))
     }
 
-    /// Returns the earliest time at which any node of any process has something to do, picoseconds. `own_ps` is the time of this process's
-    /// nodes.
-    pub(crate) fn gather_activity(&self, own_ps: u64) -> Result<u64, PeerError> {
-        let all: Vec<u64> = self.gather(&own_ps)?;
-        Ok(all.into_iter().min().unwrap_or(u64::MAX))
+    /// Takes into account that frames were delivered to nodes, each with its time in picoseconds. Returns the summary of all nodes after
+    /// that. Where all nodes sleep, processes whose nodes got frames report when they wake up: only they can find out. `own_ps` returns
+    /// that time for this process's nodes.
+    pub(crate) fn gather_activity(
+        &self,
+        end_ps: u64,
+        delivered: impl Iterator<Item = (usize, u64)>,
+        own_ps: impl FnOnce() -> u64,
+    ) -> Result<BarrierSummary, PeerError> {
+        let mut known = self.known();
+        let (rank, count) = (self.peers.rank(), self.peers.count());
+        for (node, time_ps) in delivered {
+            let of = &mut known[process_of(self.nodes, node, count)];
+            of.exact = false;
+            of.summary.next_activity_ps = of.summary.next_activity_ps.min(time_ps);
+        }
+        let all = merged(&known);
+        let inexact: Vec<bool> = known.iter().map(|of| !of.exact).collect();
+        if all.next_activity_ps <= end_ps || !inexact.contains(&true) {
+            return Ok(all);
+        }
+        let own_ps = match inexact[rank] {
+            true => own_ps(),
+            false => 0,
+        };
+        let own = own_ps.to_le_bytes().to_vec();
+        let received = self.exchange(&vec![own.clone(); count], &inexact)?;
+        for (from, mut message) in received.into_iter().enumerate() {
+            if !inexact[from] {
+                continue;
+            }
+            if from == rank {
+                message.clone_from(&own);
+            }
+            let time_ps = message.try_into().map_err(|message: Vec<u8>| {
+                let error = PeerError::Message {
+                    peer: format!("process {from}"),
+                    why: format!("it has {} bytes and not 8", message.len()),
+                };
+                self.lose(error.clone());
+                error
+            })?;
+            known[from].summary.next_activity_ps = u64::from_le_bytes(time_ps);
+            known[from].exact = true;
+        }
+        Ok(merged(&known))
     }
 
     /// Exchanges the reports of nodes with all processes, and stores the reports of all nodes. If a process is lost, stores those of this
@@ -306,13 +450,94 @@ impl Distribution {
             return Err(error);
         }
         *self.reports() = nodes;
+        // Between batches, a run may wake up any node.
+        self.known().fill(Known::NOTHING);
         Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the reports of all nodes at the end of the last batch.
     pub(crate) fn reports(&self) -> MutexGuard<'_, Vec<NodeReport>> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the summary of the nodes of all processes.
+fn merged(known: &[Known]) -> BarrierSummary {
+    let none = BarrierSummary {
+        quiescent: true,
+        next_activity_ps: u64::MAX,
+        connected: false,
+    };
+    (known.iter()).fold(none, |all, of| all.merge(of.summary))
+}
+
+/// Returns a quantum's message: the report with these frames, and the bytes of the frames, all of them or only the header.
+fn encode(
+    report: &QuantumReport,
+    frames: &[SentFrame],
+    needs_bytes: impl Fn(&SentFrame) -> bool,
+) -> Result<Vec<u8>, PeerError> {
+    let parts: Vec<(FrameReport, &[u8])> = (frames.iter())
+        .map(|frame| {
+            let carried = match needs_bytes(frame) {
+                true => frame.bytes.len(),
+                false => frame.bytes.len().min(FRAME_HEADER),
+            };
+            let report = FrameReport {
+                time_ps: frame.time_ps,
+                port: frame.port,
+                length: frame.len(),
+                carried,
+                checksum_valid: frame.checksum_valid,
+            };
+            (report, &frame.bytes[..carried])
+        })
+        .collect();
+    let report = QuantumReport {
+        frames: parts.iter().map(|(frame, _)| frame.clone()).collect(),
+        ..*report
+    };
+    let mut message = postcard::to_stdvec(&report).map_err(|error| unsendable(&error))?;
+    for (_, bytes) in parts {
+        message.extend_from_slice(bytes);
+    }
+    Ok(message)
+}
+
+/// Decodes the message of quantum `number`, see [`encode`].
+fn decode(number: u64, message: &[u8]) -> Result<(QuantumReport, Vec<SentFrame>), String> {
+    let (report, mut bytes): (QuantumReport, &[u8]) =
+        postcard::take_from_bytes(message).map_err(|error| error.to_string())?;
+    if report.number != number {
+        return Err(format!(
+            "it is of quantum {} and not {number}",
+            report.number
+        ));
+    }
+    let frame = |of: &FrameReport| {
+        let missing = of
+            .length
+            .checked_sub(of.carried)
+            .ok_or("a frame is too short")?;
+        let carried = bytes.split_off(..of.carried).ok_or("a frame is cut")?;
+        Ok(SentFrame {
+            time_ps: of.time_ps,
+            port: of.port,
+            bytes: carried.to_vec(),
+            missing,
+            checksum_valid: of.checksum_valid,
+        })
+    };
+    let frames = report
+        .frames
+        .iter()
+        .map(frame)
+        .collect::<Result<_, String>>()?;
+    Ok((report, frames))
 }
 
 fn unsendable(error: &dyn std::error::Error) -> PeerError {

@@ -489,26 +489,27 @@ impl Executor {
                 time_ps: clock.ps(frame.time),
                 port: self.first + slot,
                 bytes: frame.bytes,
+                missing: 0,
                 checksum_valid: frame.checksum_valid,
             }));
         }
         frames
     }
 
-    /// Forwards the frames of the quantum that has just ended, and delivers those for nodes of this process. Returns whether the network
-    /// delivers any frame to a node of any process.
-    fn forward(&self, frames: Vec<SentFrame>, quantum: Quantum) -> bool {
+    /// Forwards the frames of the quantum that has just ended, and delivers those for nodes of this process. Returns the node and the time
+    /// in picoseconds of each delivery to a node of any process.
+    fn forward(&self, frames: Vec<SentFrame>, quantum: Quantum) -> Vec<(usize, u64)> {
         let mut network = self.network();
         if frames.is_empty() && network.next_ps().is_none() {
-            return false;
+            return Vec::new();
         }
         let deliveries = network.forward(frames, quantum.target_ps);
-        let any = !deliveries.is_empty();
+        let all = deliveries.iter().map(|to| (to.port, to.time_ps)).collect();
         let own = self.own();
         for delivery in deliveries.into_iter().filter(|to| own.contains(&to.port)) {
             self.deliver(delivery, quantum);
         }
-        any
+        all
     }
 
     fn deliver(&self, delivery: Delivery, quantum: Quantum) {
@@ -532,7 +533,7 @@ impl Executor {
     /// 0, which ends the batch, where the capture of frames has failed.
     fn waiting_ps(&self) -> u64 {
         let network = self.network();
-        // In a run of several processes, the others have no capture and would not end the batch.
+        // In a run of several processes, only the master has a capture, and the others would not end the batch.
         if network.has_failed() && self.distribution.is_none() {
             return 0;
         }
@@ -568,13 +569,16 @@ impl Executor {
             return Ok(self.own_summary());
         };
         let own = self.own_summary();
-        let (frames, mut all) = distribution.gather_quantum(quantum.number, frames, own)?;
-        // A frame may wake its node up before all others, which only the node's own process can find out.
-        if self.forward(frames, quantum) && all.next_activity_ps > quantum.target_ps {
-            all.next_activity_ps =
-                distribution.gather_activity(self.own_summary().next_activity_ps)?;
-        }
-        Ok(all)
+        let ended = (quantum.number, quantum.target_ps);
+        let (frames, _) = {
+            let network = self.network();
+            let has_receiver = |frame: &SentFrame, nodes| network.has_receiver(frame, nodes);
+            distribution.gather_quantum(ended, frames, own, has_receiver)?
+        };
+        let delivered = self.forward(frames, quantum);
+        // A frame may wake its node up before all others.
+        let own_ps = || self.own_summary().next_activity_ps;
+        distribution.gather_activity(quantum.target_ps, delivered.into_iter(), own_ps)
     }
 
     fn help(&self, thread: usize, threads: usize) {

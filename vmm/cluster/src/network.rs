@@ -1,5 +1,6 @@
 //! The network that carries frames between nodes; frames move between quanta.
 
+use std::ops::Range;
 use std::path::Path;
 
 use nodescope_fabric::{Capture, CaptureError, Delivery, PortCounts, PortState, SentFrame, Switch};
@@ -29,6 +30,11 @@ impl Network {
     /// Returns the time of the switch's next event, see [`Switch::next_ps`].
     pub fn next_ps(&self) -> Option<u64> {
         self.switch.next_ps()
+    }
+
+    /// Returns whether a frame is for one of the nodes `nodes`, see [`Switch::has_receiver`].
+    pub(crate) fn has_receiver(&self, frame: &SentFrame, nodes: Range<usize>) -> bool {
+        self.switch.has_receiver(frame, nodes)
     }
 
     /// Returns the counts of all ports, see [`Switch::counts`].

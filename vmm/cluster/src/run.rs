@@ -84,7 +84,10 @@ pub fn run_with(
         _ => {}
     }
     let distribution = match options.peers {
-        Some(peers) => Some(Distribution::new(peers, count, Arc::clone(interrupted))?),
+        Some(peers) => {
+            let stop = Arc::clone(interrupted);
+            Some(Distribution::new(peers, count, config.capture, stop)?)
+        }
         None => None,
     };
     let own = (distribution.as_ref()).map_or(0..count, Distribution::own);
@@ -113,7 +116,8 @@ pub fn run_with(
         }
         _ => TraceWriter::create(path, &header)?,
     };
-    let capture = match config.capture {
+    let is_master = (distribution.as_ref()).is_none_or(Distribution::is_master);
+    let capture = match config.capture && is_master {
         true => {
             let path = folder.reserve(CAPTURE_FILE)?;
             let captured = |origin: &&Origin| !cloning && origin.has(snapshot::CAPTURE);

@@ -1,8 +1,9 @@
 //! Tests of the executor: nodes on any number of host threads have the same quanta and the same ends of batches. No node runs ahead of
 //! frames that may still arrive. The vCPUs of these tests execute no instructions, but take host time.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Mutex};
 
 use nodescope_cluster::distribution::{Distribution, PeerError, Peers};
 use nodescope_cluster::executor::{Executor, QuantumBatch};
@@ -279,9 +280,12 @@ fn ends_of(executor: &Executor, threads: usize, script: Script<'_>, most: u64) -
 /// A process of a distributed run, in whose place these tests have a thread.
 struct Process {
     rank: usize,
-    messages: Arc<Mutex<Vec<Vec<u8>>>>,
-    barrier: Arc<Barrier>,
+    /// Messages from each process to each other one.
+    queues: Arc<Vec<Vec<Queue>>>,
 }
+
+#[derive(Default)]
+struct Queue(Mutex<VecDeque<Vec<u8>>>);
 
 impl Peers for Process {
     fn rank(&self) -> usize {
@@ -289,15 +293,25 @@ impl Peers for Process {
     }
 
     fn count(&self) -> usize {
-        self.messages.lock().unwrap().len()
+        self.queues.len()
     }
 
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError> {
-        self.messages.lock().unwrap()[self.rank] = own.to_vec();
-        self.barrier.wait();
-        let all = self.messages.lock().unwrap().clone();
-        self.barrier.wait();
-        Ok(all)
+    fn exchange(&self, own: &[Vec<u8>], senders: &[bool]) -> Result<Vec<Vec<u8>>, PeerError> {
+        if senders[self.rank] {
+            for (queue, message) in self.queues[self.rank].iter().zip(own) {
+                queue.0.lock().unwrap().push_back(message.clone());
+            }
+        }
+        let from = |from: usize| loop {
+            if from == self.rank || !senders[from] {
+                return Vec::new();
+            }
+            if let Some(message) = self.queues[from][self.rank].0.lock().unwrap().pop_front() {
+                return message;
+            }
+            std::thread::yield_now();
+        };
+        Ok((0..self.count()).map(from).collect())
     }
 
     fn leave(&self, why: &str) {
@@ -309,17 +323,16 @@ impl Peers for Process {
 fn ends_of_processes(count: usize, threads: usize, script: Script<'_>, most: u64) -> Vec<Vec<End>> {
     let mut nodes = nodes(script, &Arc::default());
     let all = nodes.len();
-    let messages = Arc::new(Mutex::new(vec![Vec::new(); count]));
-    let barrier = Arc::new(Barrier::new(count));
+    let queues = (0..count).map(|_| (0..count).map(|_| Queue::default()).collect());
+    let queues: Arc<Vec<Vec<Queue>>> = Arc::new(queues.collect());
     std::thread::scope(|scope| {
         let processes: Vec<_> = (0..count)
             .map(|rank| {
                 let peers = Arc::new(Process {
                     rank,
-                    messages: Arc::clone(&messages),
-                    barrier: Arc::clone(&barrier),
+                    queues: Arc::clone(&queues),
                 });
-                let distribution = Distribution::new(peers, all, Arc::default()).unwrap();
+                let distribution = Distribution::new(peers, all, false, Arc::default()).unwrap();
                 let own = nodes.drain(..distribution.own().len()).collect();
                 scope.spawn(move || {
                     let network = Network::new(Switch::new(&[]).unwrap(), None);

@@ -5,7 +5,9 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use nodescope_cluster::Peers;
-use nodescope_distributed::{Admission, Group, KEY_VARIABLE, Key, Listener, join};
+use nodescope_distributed::{
+    Admission, Group, KEY_VARIABLE, Key, Listener, Place, Transport, join,
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const VERSION: &str = "latency";
@@ -51,6 +53,9 @@ fn master() -> Result<(), Failure> {
         version: VERSION,
         task: serde_json::Value::Null,
         limit: LIMIT,
+        place: Place::own(),
+        transport: Transport::Sockets,
+        world: None,
         share: &|_| String::new(),
         check: &mut || Ok(()),
     })?;

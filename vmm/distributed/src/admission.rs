@@ -1,15 +1,20 @@
 //! Start of a distributed run: the master listens, and workers connect to it.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
 use zmq::{Context, Socket, SocketEvent};
 
 use crate::GroupError;
+use crate::control::{Control, Link};
 use crate::gate::{Counts, Gate};
-use crate::group::{Group, Link};
+use crate::group::Group;
 use crate::key::Key;
 use crate::message::{Hello, Message, Welcome};
+use crate::mpi::World;
 use crate::socket::{self, Connection, HANDSHAKE, Threads};
+use crate::transport::{Place, Transport, connect as connect_ways};
 
 /// Time between two checks of the conditions that end the wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -20,11 +25,13 @@ fn host() -> String {
     name.map_or_else(|_| "unknown host".into(), |name| name.trim().into())
 }
 
-fn own_hello(version: &str) -> Hello {
+fn own_hello(version: &str, rank: Option<usize>) -> Hello {
     Hello {
         version: version.into(),
         host: host(),
         process: std::process::id(),
+        place: Place::own(),
+        rank,
     }
 }
 
@@ -38,6 +45,12 @@ pub struct Admission<'a> {
     pub task: serde_json::Value,
     /// Longest time until all workers have connected.
     pub limit: Duration,
+    /// Place of the master, which a process in the sandbox cannot find out.
+    pub place: Place,
+    /// Way of the messages between processes.
+    pub transport: Transport,
+    /// The processes that a launcher of MPI has started, for [`Transport::Mpi`].
+    pub world: Option<World>,
     /// Describes the task of the process with this rank, for messages.
     pub share: &'a dyn Fn(usize) -> String,
     /// Checks between messages whether to continue the wait. An error is a sentence for the user.
@@ -91,19 +104,23 @@ impl Listener {
             version,
             task,
             limit,
+            place,
+            transport,
+            world,
             share,
             check,
         } = admission;
         let begin = Instant::now();
-        let mut identities: Vec<Vec<u8>> = Vec::new();
-        let mut names = vec![format!("the master ({})", own_hello(version).name())];
+        let own = own_hello(version, None);
+        let mut admitted: Vec<Option<(Vec<u8>, Hello)>> = (0..workers).map(|_| None).collect();
         self.gate.expect(workers);
-        while identities.len() < workers {
+        while admitted.iter().any(Option::is_none) {
+            let missing = admitted.iter().filter(|of| of.is_none()).count();
             check().map_err(GroupError::GivenUp)?;
             if begin.elapsed() > limit {
                 let Counts { refused, crowded } = self.gate.counts();
                 return Err(GroupError::Missing {
-                    missing: workers - identities.len(),
+                    missing,
                     workers,
                     limit,
                     refused,
@@ -116,7 +133,7 @@ impl Listener {
             let Some((identity, frames)) = parts.split_first() else {
                 continue;
             };
-            if identities.contains(identity) {
+            if admitted.iter().flatten().any(|(of, _)| of == identity) {
                 continue;
             }
             let message = &frames.concat();
@@ -130,7 +147,6 @@ impl Listener {
             };
             let hello: Hello =
                 serde_json::from_slice(hello).map_err(|error| unreadable(error.to_string()))?;
-            let rank = identities.len() + 1;
             if hello.version != version {
                 let error = GroupError::Version {
                     worker: format!("the worker on {}", hello.name()),
@@ -142,15 +158,36 @@ impl Listener {
                 socket::send(&self.socket, Some(identity), &answer, 0)?;
                 return Err(error);
             }
-            names.push(format!("worker {rank} ({}, {})", hello.name(), share(rank)));
-            tracing::debug!("{} is there", names[rank]);
-            identities.push(identity.clone());
+            let index = match hello.rank {
+                Some(rank) => rank.wrapping_sub(1),
+                None => admitted.iter().position(Option::is_none).unwrap_or(0),
+            };
+            tracing::debug!("worker {} is there: {}", index + 1, hello.name());
+            match admitted.get_mut(index) {
+                Some(free @ None) => *free = Some((identity.clone(), hello)),
+                _ => return Err(unreadable(format!("its rank {} is not free", index + 1))),
+            }
         }
         self.gate.close();
+        let (identities, hellos): (Vec<_>, Vec<_>) = admitted.into_iter().flatten().unzip();
+        let names: Vec<String> =
+            std::iter::once(format!("the master ({})", own.name()))
+                .chain((1..).zip(&hellos).map(|(rank, hello)| {
+                    format!("worker {rank} ({}, {})", hello.name(), share(rank))
+                }))
+                .collect();
+        let places: Vec<Place> = std::iter::once(place)
+            .chain(hellos.into_iter().map(|hello| hello.place))
+            .collect();
+        // The hash of nothing under a random key is a random number.
+        let token = RandomState::new().hash_one(());
         for (index, identity) in identities.iter().enumerate() {
             let welcome = Welcome {
                 rank: index + 1,
                 names: names.clone(),
+                places: places.clone(),
+                token,
+                transport,
                 task: task.clone(),
             };
             let welcome = serde_json::to_vec(&welcome).expect("plain values have a form in JSON");
@@ -159,7 +196,13 @@ impl Listener {
             sent.map_err(|_| GroupError::GivenUp(format!("{} died", names[index + 1])))?;
         }
         let link = Link::Master(self.socket, identities);
-        Ok(Group::new(0, names, link, Some(self.threads)))
+        let control = Control::new(0, names.clone(), link, Some(self.threads));
+        let mut group = Group::new(0, names, control);
+        connect_ways(&mut group, &places, token, transport)?;
+        if let Some(world) = world {
+            group.use_mpi(world)?;
+        }
+        Ok(group)
     }
 }
 
@@ -175,36 +218,59 @@ pub fn join(
     version: &str,
     limit: Duration,
 ) -> Result<(Group, serde_json::Value), GroupError> {
+    let master = reach(&[address.into()], key, limit)?;
+    enter(address, master, version, None)
+}
+
+/// Connects to the master at one of its addresses, as a process that a launcher of MPI has started. Otherwise as [`join`].
+///
+/// # Errors
+///
+/// As for [`join`], or an error of MPI.
+pub fn join_world(
+    addresses: &[String],
+    key: &Key,
+    version: &str,
+    limit: Duration,
+    world: World,
+) -> Result<(Group, serde_json::Value), GroupError> {
+    let master = reach(addresses, key, limit)?;
+    enter(&addresses.join(" or "), master, version, Some(world))
+}
+
+/// Connects to the first of a master's addresses that answers.
+fn reach(addresses: &[String], key: &Key, limit: Duration) -> Result<Connection, GroupError> {
     let begin = Instant::now();
+    let all = || addresses.join(" or ");
     // The master may not listen yet, so connecting is tried again.
     let mut broken = 0;
-    let master = loop {
+    for address in addresses.iter().cycle() {
         let left = limit.saturating_sub(begin.elapsed());
         match connect(address, key, left)? {
-            Attempt::Connected(master) => break master,
-            Attempt::TurnedAway => {
-                return Err(GroupError::OtherKey {
-                    address: address.into(),
-                });
-            }
+            Attempt::Connected(master) => return Ok(master),
+            Attempt::TurnedAway => return Err(GroupError::OtherKey { address: all() }),
             // A connection may also break because the master is starting or ending.
             Attempt::Broken if broken == TURNED_AWAY => {
-                return Err(GroupError::OtherKey {
-                    address: address.into(),
-                });
+                return Err(GroupError::OtherKey { address: all() });
             }
             Attempt::Broken => broken += 1,
-            Attempt::Nobody if begin.elapsed() > limit => {
-                return Err(GroupError::NoMaster {
-                    address: address.into(),
-                    limit,
-                });
-            }
+            Attempt::Nobody if begin.elapsed() > limit => break,
             Attempt::Nobody => {}
         }
         std::thread::sleep(POLL_INTERVAL);
-    };
-    let hello = own_hello(version);
+    }
+    let address = all();
+    Err(GroupError::NoMaster { address, limit })
+}
+
+/// Introduces this process to the master, and waits until all workers are there.
+fn enter(
+    address: &str,
+    master: Connection,
+    version: &str,
+    world: Option<World>,
+) -> Result<(Group, serde_json::Value), GroupError> {
+    let hello = own_hello(version, world.as_ref().map(World::rank));
     let hello = serde_json::to_vec(&hello).expect("plain values have a form in JSON");
     let gone = || GroupError::GivenUp(format!("the master at {address} died"));
     let sent = master.send(&Message::Hello(&hello).encode());
@@ -222,12 +288,24 @@ pub fn join(
             Message::Welcome(content) => {
                 let welcome: Welcome = serde_json::from_slice(content)
                     .map_err(|error| unreadable(error.to_string()))?;
-                let Welcome { rank, names, task } = welcome;
-                if rank >= names.len() {
+                let Welcome {
+                    rank,
+                    names,
+                    places,
+                    token,
+                    transport,
+                    task,
+                } = welcome;
+                if rank >= names.len() || places.len() != names.len() {
                     return Err(unreadable(format!("there is no process {rank}")));
                 }
-                let link = Link::Worker(master);
-                return Ok((Group::new(rank, names, link, None), task));
+                let control = Control::new(rank, names.clone(), Link::Worker(master), None);
+                let mut group = Group::new(rank, names, control);
+                connect_ways(&mut group, &places, token, transport)?;
+                if let Some(world) = world {
+                    group.use_mpi(world)?;
+                }
+                return Ok((group, task));
             }
             Message::Refused(why) => {
                 return Err(GroupError::Refused {

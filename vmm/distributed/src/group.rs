@@ -1,23 +1,45 @@
 //! Groups of processes that exchange messages.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nodescope_cluster::{PeerError, Peers};
-use zmq::Socket;
 
-use crate::message::Message;
-use crate::socket::{Connection, Threads, receive, send as send_frames};
+use crate::GroupError;
+use crate::control::{Control, PROBE_INTERVAL};
+use crate::mpi::{MpiError, MpiMessages, World};
+use crate::ring::{Outgoing, RingPair};
 
-/// Time without a message after which a process checks whether the other processes still run.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Polls before a waiting process offers its core to others, where each process of the host has a core.
+const SPINS: u32 = 4000;
+/// Waiting time after which a process sleeps between polls: the other processes are stopped, or far behind.
+const PATIENCE: Duration = Duration::from_millis(20);
+const NAP: Duration = Duration::from_micros(100);
+/// Interval in which a waiting process looks at the control line.
+const CONTROL_INTERVAL: Duration = Duration::from_millis(1);
+/// Longest wait for the control line to say which process is gone, where MPI has noticed first, and for messages that other processes have
+/// sent before the master ended.
+const REASON_LIMIT: Duration = Duration::from_secs(2);
 
-/// The connections of a process to the other processes of its group.
-pub(crate) enum Link {
-    /// The master's socket, with the libzmq identities of the workers from rank 1 on.
-    Master(Socket, Vec<Vec<u8>>),
-    /// A worker's connection to the master.
-    Worker(Connection),
+/// Way of the messages between this process and another one of its host or of another host.
+pub(crate) enum Way {
+    /// Memory that both processes share.
+    Memory(RingPair),
+    /// The control line.
+    Control,
+}
+
+/// Ways of the messages to all other processes.
+enum Ways {
+    Each(Vec<Way>),
+    Mpi(MpiMessages),
+}
+
+struct Connections {
+    control: Control,
+    ways: Ways,
+    /// True once a process is lost: transfers of MPI then stay open.
+    broken: bool,
 }
 
 /// The processes of a run, as one of them sees the group.
@@ -25,24 +47,56 @@ pub struct Group {
     rank: usize,
     /// Name of each process for messages, by rank.
     names: Vec<String>,
-    /// Connections of this process; none once they are closed.
-    link: Mutex<Option<Link>>,
-    _threads: Option<Threads>,
+    /// Polls before this process offers its core to others.
+    spins: u32,
+    connections: Mutex<Option<Connections>>,
 }
 
 impl Group {
-    pub(crate) fn new(
-        rank: usize,
-        names: Vec<String>,
-        link: Link,
-        threads: Option<Threads>,
-    ) -> Self {
+    /// Returns a group whose messages all go by the control line.
+    pub(crate) fn new(rank: usize, names: Vec<String>, control: Control) -> Self {
+        let ways = names.iter().map(|_| Way::Control).collect();
         Self {
             rank,
             names,
-            link: Mutex::new(Some(link)),
-            _threads: threads,
+            spins: SPINS,
+            connections: Mutex::new(Some(Connections {
+                control,
+                ways: Ways::Each(ways),
+                broken: false,
+            })),
         }
+    }
+
+    /// Sends messages to a process by memory from now on. `processes` is the number of processes of this host.
+    pub(crate) fn use_memory(&mut self, other: usize, ring: RingPair) {
+        if let Some(Connections {
+            ways: Ways::Each(ways),
+            ..
+        }) = &mut *self.connections()
+        {
+            ways[other] = Way::Memory(ring);
+        }
+    }
+
+    /// Tells the group how many of its processes run on this host.
+    pub(crate) fn share_host(&mut self, processes: usize) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // A process that keeps a core from the process it waits for waits longer.
+        self.spins = if processes > cores { 0 } else { SPINS };
+    }
+
+    /// Sends all messages by MPI from now on.
+    ///
+    /// # Errors
+    ///
+    /// An error of MPI.
+    pub(crate) fn use_mpi(&mut self, world: World) -> Result<(), GroupError> {
+        let messages = MpiMessages::new(world)?;
+        if let Some(connections) = &mut *self.connections() {
+            connections.ways = Ways::Mpi(messages);
+        }
+        Ok(())
     }
 
     /// Returns the name of each process for messages, by rank.
@@ -50,118 +104,196 @@ impl Group {
         &self.names
     }
 
-    fn link(&self) -> MutexGuard<'_, Option<Link>> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn died(&self, rank: usize) -> PeerError {
-        PeerError::Died {
-            peer: self.names[rank].clone(),
-        }
-    }
-
-    fn unreadable(&self, rank: usize, why: impl Into<String>) -> PeerError {
-        PeerError::Message {
-            peer: self.names[rank].clone(),
-            why: why.into(),
-        }
-    }
-
-    fn left(&self, rank: usize, why: &str) -> PeerError {
-        match self.names.get(rank) {
-            Some(name) => PeerError::Left {
-                peer: name.clone(),
-                why: why.into(),
+    /// Returns the way of the messages between this process and another one, for people.
+    pub fn way(&self, other: usize) -> &'static str {
+        match &*self.connections() {
+            Some(Connections {
+                ways: Ways::Mpi(_), ..
+            }) => "MPI",
+            Some(Connections {
+                ways: Ways::Each(ways),
+                ..
+            }) => match ways[other] {
+                Way::Memory(_) => "memory",
+                Way::Control => "sockets",
             },
-            None => self.unreadable(0, format!("there is no process {rank}")),
+            None => "nothing",
         }
     }
 
-    /// Gathers on the master, which forwards each worker's message to all other workers.
-    fn gather_as_master(
-        &self,
-        socket: &Socket,
-        workers: &[Vec<u8>],
-        own: &[u8],
-    ) -> Result<Vec<Vec<u8>>, PeerError> {
-        let send = |rank: usize, message: &[u8]| {
-            let sent = send_frames(socket, Some(&workers[rank - 1]), message, 0);
-            sent.map_err(|_| self.died(rank))
-        };
-        let message = Message::Gather(0, own).encode();
-        for rank in 1..=workers.len() {
-            send(rank, &message)?;
-        }
-        let mut all: Vec<Option<Vec<u8>>> = vec![None; workers.len() + 1];
-        all[0] = Some(own.to_vec());
-        while all.iter().any(Option::is_none) {
-            let Some(parts) = receive(socket, POLL_INTERVAL).map_err(|_| self.died(0))? else {
-                for (rank, _) in all
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, message)| message.is_none())
-                {
-                    send(rank, &Message::Probe.encode())?;
-                }
-                continue;
-            };
-            let Some((identity, frames)) = parts.split_first() else {
-                continue;
-            };
-            // A process that connected too late is not part of the run.
-            let Some(index) = workers.iter().position(|worker| worker == identity) else {
-                continue;
-            };
-            let rank = index + 1;
-            let message = frames.concat();
-            let decoded = Message::decode(&message).map_err(|why| self.unreadable(rank, why))?;
-            match decoded {
-                Message::Gather(_, content) => {
-                    if all[rank].is_some() {
-                        return Err(self.unreadable(rank, "it comes too early"));
-                    }
-                    let passed = Message::Gather(rank, content).encode();
-                    for other in (1..all.len()).filter(|&other| other != rank) {
-                        send(other, &passed)?;
-                    }
-                    all[rank] = Some(content.to_vec());
-                }
-                Message::Leave(_, why) => return Err(self.left(rank, why)),
-                Message::Probe => {}
-                _ => return Err(self.unreadable(rank, "it is not expected")),
-            }
-        }
-        Ok(all.into_iter().flatten().collect())
-    }
-
-    fn gather_as_worker(&self, master: &Connection, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError> {
-        let sent = master.send(&Message::Gather(self.rank, own).encode());
-        sent.map_err(|_| self.died(0))?;
-        let mut all: Vec<Option<Vec<u8>>> = vec![None; self.names.len()];
-        all[self.rank] = Some(own.to_vec());
-        while all.iter().any(Option::is_none) {
-            let received = master.receive(POLL_INTERVAL).map_err(|_| self.died(0))?;
-            let Some(message) = received else {
-                continue;
-            };
-            match Message::decode(&message).map_err(|why| self.unreadable(0, why))? {
-                Message::Gather(rank, content) => match all.get_mut(rank) {
-                    Some(place @ None) => *place = Some(content.to_vec()),
-                    _ => return Err(self.unreadable(0, "it is not expected")),
-                },
-                Message::Leave(rank, why) => return Err(self.left(rank, why)),
-                Message::Probe => {}
-                _ => return Err(self.unreadable(0, "it is not expected")),
-            }
-        }
-        Ok(all.into_iter().flatten().collect())
+    fn connections(&self) -> MutexGuard<'_, Option<Connections>> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sends a message to all workers. Errors of dead workers are ignored.
-fn send_to_workers(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
-    for worker in workers {
-        let _ = send_frames(socket, Some(worker), &message.encode(), 0);
+impl Connections {
+    /// Returns the error for a failed call of MPI: the process that is gone, if the control line tells within a while.
+    fn mpi_failed(&mut self, error: &MpiError, others: &[usize]) -> PeerError {
+        let begin = Instant::now();
+        while begin.elapsed() < REASON_LIMIT {
+            let told = self.control.read(PROBE_INTERVAL);
+            if let Err(reason) = told.and_then(|_| self.control.probe(others)) {
+                return reason;
+            }
+        }
+        PeerError::Left {
+            peer: "this process".into(),
+            why: error.to_string(),
+        }
+    }
+
+    /// Sends a message to a process.
+    fn send(&mut self, to: usize, message: &[u8], wait: &mut Wait) -> Result<(), PeerError> {
+        let Self { control, ways, .. } = self;
+        match ways {
+            Ways::Mpi(messages) => {
+                let sent = messages.send(to, message);
+                sent.map_err(|error| self.mpi_failed(&error, &[to]))
+            }
+            Ways::Each(ways) => {
+                let Way::Memory(_) = &ways[to] else {
+                    return control.send(to, message);
+                };
+                let mut out = Outgoing::new(message);
+                loop {
+                    if let Way::Memory(ring) = &mut ways[to]
+                        && ring.write(&mut out)
+                    {
+                        return Ok(());
+                    }
+                    // The other process may wait for room as well.
+                    for (from, way) in ways.iter_mut().enumerate() {
+                        if let Way::Memory(ring) = way {
+                            ring.gather().map_err(|why| control.unreadable(from, why))?;
+                        }
+                    }
+                    wait.pause(control, &[to])?;
+                }
+            }
+        }
+    }
+
+    /// Returns the next message of a process, if it has come.
+    fn receive(&mut self, from: usize) -> Result<Option<Vec<u8>>, PeerError> {
+        let Self { control, ways, .. } = self;
+        match ways {
+            Ways::Mpi(messages) => {
+                let received = messages.receive(from);
+                received.map_err(|error| self.mpi_failed(&error, &[from]))
+            }
+            Ways::Each(ways) => match &mut ways[from] {
+                Way::Memory(ring) => {
+                    let received = ring.receive();
+                    received.map_err(|why| control.unreadable(from, why))
+                }
+                Way::Control => Ok(control.take(from)),
+            },
+        }
+    }
+
+    fn goes_by_control(&self, rank: usize) -> bool {
+        matches!(&self.ways, Ways::Each(ways) if matches!(ways[rank], Way::Control))
+    }
+
+    fn exchange(
+        &mut self,
+        rank: usize,
+        own: &[Vec<u8>],
+        senders: &[bool],
+        spins: u32,
+    ) -> Result<Vec<Vec<u8>>, PeerError> {
+        let mut wait = Wait::new(spins);
+        if senders[rank] {
+            // The master comes last: once it has its message, it has passed on those for others.
+            for to in (0..own.len()).rev().filter(|&to| to != rank) {
+                self.send(to, &own[to], &mut wait)?;
+            }
+        }
+        let mut all = vec![Vec::new(); own.len()];
+        let mut awaited: Vec<usize> = (0..own.len())
+            .filter(|&from| from != rank && senders[from])
+            .collect();
+        loop {
+            let mut index = 0;
+            while let Some(&from) = awaited.get(index) {
+                match self.receive(from)? {
+                    Some(message) => {
+                        all[from] = message;
+                        awaited.swap_remove(index);
+                    }
+                    None => index += 1,
+                }
+            }
+            if awaited.is_empty() {
+                return Ok(all);
+            }
+            if awaited.iter().any(|&from| self.goes_by_control(from)) {
+                let is_only_way = awaited.iter().all(|&from| self.goes_by_control(from));
+                let within = if is_only_way {
+                    PROBE_INTERVAL
+                } else {
+                    Duration::ZERO
+                };
+                if self.control.read(within)? {
+                    continue;
+                }
+            }
+            let paused = wait.pause(&mut self.control, &awaited);
+            if let Err(error) = paused {
+                // A master that has this exchange's messages may end before this worker has them.
+                let is_master = error == self.control.died(0);
+                if !is_master || awaited.contains(&0) || wait.is_long() {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// A wait for other processes: polls, then offers the core to others, then sleeps between polls.
+struct Wait {
+    spins: u32,
+    /// Begin of the wait, once the process no longer spins, and the last look at the control line.
+    begin: Option<Instant>,
+    looked: Instant,
+}
+
+impl Wait {
+    fn new(spins: u32) -> Self {
+        Self {
+            spins,
+            begin: None,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Returns whether the wait is longer than any that a process that runs needs.
+    fn is_long(&self) -> bool {
+        self.begin
+            .is_some_and(|begin| begin.elapsed() > REASON_LIMIT)
+    }
+
+    /// Pauses between two polls. Looks at the control line from time to time.
+    fn pause(&mut self, control: &mut Control, awaited: &[usize]) -> Result<(), PeerError> {
+        if self.spins > 0 {
+            self.spins -= 1;
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        let now = Instant::now();
+        let begin = *self.begin.get_or_insert(now);
+        if now - self.looked >= CONTROL_INTERVAL {
+            control.read(Duration::ZERO)?;
+            control.probe(awaited)?;
+            self.looked = now;
+        }
+        match now - begin > PATIENCE {
+            true => std::thread::sleep(NAP),
+            false => std::thread::yield_now(),
+        }
+        Ok(())
     }
 }
 
@@ -174,36 +306,50 @@ impl Peers for Group {
         self.names.len()
     }
 
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError> {
-        match &*self.link() {
-            Some(Link::Master(socket, workers)) => {
-                let gathered = self.gather_as_master(socket, workers, own);
-                gathered.inspect_err(|error| {
-                    // The other workers must end, too, so they receive the reason.
-                    send_to_workers(socket, workers, &Message::Leave(0, &error.to_string()));
-                })
+    fn exchange(&self, own: &[Vec<u8>], senders: &[bool]) -> Result<Vec<Vec<u8>>, PeerError> {
+        let mut connections = self.connections();
+        let Some(connections) = &mut *connections else {
+            return Err(PeerError::Died {
+                peer: self.names[self.rank].clone(),
+            });
+        };
+        let exchanged = connections.exchange(self.rank, own, senders, self.spins);
+        exchanged.inspect_err(|error| {
+            connections.broken = true;
+            // The workers must end, too, so the master tells them the reason.
+            if self.rank == 0 {
+                connections.control.leave(&error.to_string());
             }
-            Some(Link::Worker(master)) => self.gather_as_worker(master, own),
-            None => Err(self.died(self.rank)),
-        }
+        })
     }
 
     fn leave(&self, why: &str) {
-        let message = Message::Leave(self.rank, why);
-        match &*self.link() {
-            Some(Link::Master(socket, workers)) => send_to_workers(socket, workers, &message),
-            Some(Link::Worker(master)) => {
-                // If the master is gone, the error has no consequence.
-                let _ = master.send(&message.encode());
-            }
-            None => {}
+        if let Some(connections) = &mut *self.connections() {
+            connections.broken = true;
+            connections.control.leave(why);
         }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The threads end only after all other sockets are closed.
-        self.link().take();
+        let Some(Connections {
+            ways: Ways::Mpi(messages),
+            control,
+            broken,
+        }) = self.connections().take()
+        else {
+            return;
+        };
+        match broken {
+            // MPI may still write into the memory of open transfers.
+            true => std::mem::forget(messages),
+            false => {
+                if let Err(error) = messages.end() {
+                    tracing::warn!("MPI does not end: {error}");
+                }
+            }
+        }
+        drop(control);
     }
 }

@@ -7,17 +7,22 @@
 //! `README.md` describes shared files, ports, and failures for users.
 
 mod admission;
+mod control;
 mod gate;
 mod group;
 mod key;
 mod message;
+pub mod mpi;
+mod ring;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod transport;
 
-pub use admission::{Admission, Listener, join};
+pub use admission::{Admission, Listener, join, join_world};
 pub use group::Group;
 pub use key::{KEY_VARIABLE, Key, KeyError};
+pub use transport::{Place, Transport};
 
 use std::time::Duration;
 
@@ -62,6 +67,12 @@ pub enum GroupError {
     },
     #[error("{sender} sent a message that cannot be read: {why}")]
     Message { sender: String, why: String },
+    #[error(
+        "the processes share no memory, since they do not all run on one host or may not look into each other; leave --transport out"
+    )]
+    NoMemory,
+    #[error("{0}")]
+    Mpi(#[from] mpi::MpiError),
     #[error("{0}")]
     GivenUp(String),
 }

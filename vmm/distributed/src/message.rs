@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::transport::{Place, Transport};
+
 /// Introduction of a worker to the master. All versions of nodescope must be able to read it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
@@ -11,6 +13,12 @@ pub struct Hello {
     pub host: String,
     /// Process ID of the worker on its host.
     pub process: u32,
+    /// Place of the worker.
+    #[serde(default)]
+    pub place: Place,
+    /// Rank that the worker has by its launcher; none if the master deals out the ranks.
+    #[serde(default)]
+    pub rank: Option<usize>,
 }
 
 impl Hello {
@@ -27,6 +35,12 @@ pub struct Welcome {
     pub rank: usize,
     /// Name of each process for messages, by rank.
     pub names: Vec<String>,
+    /// Place of each process, by rank.
+    pub places: Vec<Place>,
+    /// Number of this run, for its shared memory.
+    pub token: u64,
+    /// Way of messages that the user wants.
+    pub transport: Transport,
     /// Task of the worker.
     pub task: serde_json::Value,
 }
@@ -40,8 +54,8 @@ pub enum Message<'a> {
     Welcome(&'a [u8]),
     /// Reason why the master does not admit a worker.
     Refused(&'a str),
-    /// Contribution of the process with this rank to a gather.
-    Gather(usize, &'a [u8]),
+    /// A message for the process with this rank, if a worker sends it, or from that process, if the master does.
+    Data(usize, &'a [u8]),
     /// Reason why the process with this rank cannot continue.
     Leave(usize, &'a str),
     /// An empty message, which is only sent to learn whether the receiver is still connected.
@@ -51,7 +65,7 @@ pub enum Message<'a> {
 const HELLO: u8 = b'H';
 const WELCOME: u8 = b'W';
 const REFUSED: u8 = b'R';
-const GATHER: u8 = b'G';
+const DATA: u8 = b'D';
 const LEAVE: u8 = b'L';
 const PROBE: u8 = b'P';
 
@@ -62,7 +76,7 @@ impl<'a> Message<'a> {
             Message::Hello(content) => (HELLO, 0, *content),
             Message::Welcome(content) => (WELCOME, 0, *content),
             Message::Refused(why) => (REFUSED, 0, why.as_bytes()),
-            Message::Gather(rank, content) => (GATHER, *rank, *content),
+            Message::Data(rank, content) => (DATA, *rank, *content),
             Message::Leave(rank, why) => (LEAVE, *rank, why.as_bytes()),
             Message::Probe => (PROBE, 0, &[][..]),
         };
@@ -88,7 +102,7 @@ impl<'a> Message<'a> {
             HELLO => Message::Hello(content),
             WELCOME => Message::Welcome(content),
             REFUSED => Message::Refused(text()?),
-            GATHER => Message::Gather(rank, content),
+            DATA => Message::Data(rank, content),
             LEAVE => Message::Leave(rank, text()?),
             PROBE => Message::Probe,
             other => return Err(format!("it is of the unknown kind {other}")),
@@ -106,13 +120,13 @@ mod tests {
             Message::Hello(b"{}"),
             Message::Welcome(b""),
             Message::Refused("no"),
-            Message::Gather(7, b"\0\xff"),
+            Message::Data(7, b"\0\xff"),
             Message::Leave(3, "ü"),
             Message::Probe,
         ] {
             assert_eq!(Message::decode(&message.encode()), Ok(message));
         }
-        for bytes in [&b""[..], b"G", b"L\0\0\0\0\xff", b"?\0\0\0\0"] {
+        for bytes in [&b""[..], b"D", b"L\0\0\0\0\xff", b"?\0\0\0\0"] {
             assert!(Message::decode(bytes).is_err(), "{bytes:?}");
         }
     }

@@ -6,16 +6,28 @@ use std::time::{Duration, Instant};
 use nodescope_cluster::{PeerError, Peers};
 use serde_json::json;
 
-use crate::{Admission, Group, GroupError, Key, Listener, join};
+use crate::{Admission, Group, GroupError, Key, Listener, Place, Transport, join};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn admit(listener: Listener, workers: usize, limit: Duration) -> Result<Group, GroupError> {
+    admit_by(listener, workers, limit, Transport::Auto)
+}
+
+fn admit_by(
+    listener: Listener,
+    workers: usize,
+    limit: Duration,
+    transport: Transport,
+) -> Result<Group, GroupError> {
     listener.admit(Admission {
         workers,
         version: "1",
         task: json!("task"),
         limit,
+        place: Place::own(),
+        transport,
+        world: None,
         share: &|rank| format!("share {rank}"),
         check: &mut || Ok(()),
     })
@@ -54,15 +66,54 @@ fn gather(group: &Group) {
 #[test]
 fn each_process_gets_the_messages_of_all() {
     let key = Key::new().unwrap();
-    for count in [1, 2, 3] {
+    for (count, transport) in [
+        (1, Transport::Memory),
+        (2, Transport::Sockets),
+        (3, Transport::Memory),
+        (3, Transport::Auto),
+    ] {
         let (listener, address) = listen(&key);
         let workers = start_workers(&key, &address, count, |group| gather(&group));
-        let group = admit(listener, count, LIMIT).unwrap();
+        let group = admit_by(listener, count, LIMIT, transport).unwrap();
         assert!(group.names()[count].contains(&format!("share {count}")));
+        let way = match transport {
+            Transport::Sockets => "sockets",
+            _ => "memory",
+        };
+        assert_eq!(group.way(1), way);
         gather(&group);
         workers
             .into_iter()
             .for_each(|worker| worker.join().unwrap());
+    }
+}
+
+/// Checks messages for each process, from some of the processes. The others run behind, and must not be waited for.
+#[test]
+fn only_senders_are_waited_for() {
+    fn rounds(group: &Group) {
+        let (rank, count) = (group.rank(), group.count());
+        for round in 0..300 {
+            let senders: Vec<bool> = (0..count).map(|of| (round + of) % 3 == 0).collect();
+            let message = |from: usize, to: usize| vec![(from * 16 + to) as u8; round * from * 9];
+            let own: Vec<Vec<u8>> = (0..count).map(|to| message(rank, to)).collect();
+            let all = group.exchange(&own, &senders).unwrap();
+            for from in (0..count).filter(|&from| from != rank) {
+                let expected = match senders[from] {
+                    true => message(from, rank),
+                    false => Vec::new(),
+                };
+                assert_eq!(all[from], expected, "round {round}, from {from} to {rank}");
+            }
+        }
+        group.all_gather(b"end").unwrap();
+    }
+    let key = Key::new().unwrap();
+    for transport in [Transport::Sockets, Transport::Memory] {
+        let (listener, address) = listen(&key);
+        let workers = start_workers(&key, &address, 3, |group| rounds(&group));
+        rounds(&admit_by(listener, 3, LIMIT, transport).unwrap());
+        (workers.into_iter()).for_each(|worker| worker.join().unwrap());
     }
 }
 

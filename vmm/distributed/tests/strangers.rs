@@ -8,7 +8,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use nodescope_cluster::Peers;
-use nodescope_distributed::{Admission, Group, GroupError, Key, Listener, join};
+use nodescope_distributed::{Admission, Group, GroupError, Key, Listener, Place, Transport, join};
 use serde_json::json;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,6 +19,9 @@ fn admit(listener: Listener, workers: usize) -> Group {
         version: "1",
         task: json!("task"),
         limit: LIMIT,
+        place: Place::own(),
+        transport: Transport::Sockets,
+        world: None,
         share: &|rank| format!("share {rank}"),
         check: &mut || Ok(()),
     };

@@ -133,6 +133,7 @@ mod tests {
             time_ps: t,
             port: 0,
             bytes: vec![n; 60],
+            missing: 0,
             checksum_valid: false,
         };
         capture
@@ -155,6 +156,7 @@ mod tests {
             time_ps: t,
             port: 0,
             bytes: vec![7; 60],
+            missing: 0,
             checksum_valid: false,
         };
         let [whole, half, rest] = ["whole", "half", "rest"].map(|name| dir.path().join(name));

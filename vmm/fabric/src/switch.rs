@@ -7,6 +7,7 @@
 //! and for all receivers together, and drops a frame that does not fit.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -63,10 +64,21 @@ pub struct SentFrame {
     pub time_ps: u64,
     /// Port of the sending node.
     pub port: usize,
-    /// Ethernet frame without checksum.
+    /// Ethernet frame without checksum. Its last `missing` bytes may be absent, with only receivers in other processes.
     pub bytes: Vec<u8>,
+    /// Number of the frame's bytes that this process does not have.
+    #[serde(skip)]
+    pub missing: usize,
     /// True if the TCP or UDP checksum is known to be right. Otherwise the receiver must verify the checksum.
     pub checksum_valid: bool,
+}
+
+impl SentFrame {
+    /// Returns the number of bytes of the whole frame.
+    #[allow(clippy::len_without_is_empty, reason = "no frame is empty")]
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.missing
+    }
 }
 
 /// A frame on its way to a node.
@@ -220,6 +232,13 @@ impl Switch {
         self.ports.iter().map(|p| p.link.latency_ps).min()
     }
 
+    /// Returns whether a frame is for one of the ports `ports`, whether or not the buffer has room.
+    pub fn has_receiver(&self, frame: &SentFrame, ports: Range<usize>) -> bool {
+        let addressed =
+            |(port, of): (usize, &Port)| port != frame.port && addressed(&frame.bytes, &of.mac);
+        ports.clone().zip(&self.ports[ports]).any(addressed)
+    }
+
     /// Returns the counts by node.
     pub fn counts(&self) -> Vec<PortCounts> {
         self.ports.iter().map(|p| p.counts).collect()
@@ -261,9 +280,10 @@ impl Switch {
         {
             let sender = &mut self.ports[frame.port];
             sender.counts.sent_frames += 1;
-            sender.counts.sent_bytes += frame.bytes.len() as u64;
+            let length = frame.len() as u64;
+            sender.counts.sent_bytes += length;
             let link = sender.link;
-            let sent = start + serialisation_ps(frame.bytes.len() as u64, link.bandwidth);
+            let sent = start + serialisation_ps(length, link.bandwidth);
             sender.send_free_ps = sent;
             let first = deliveries.len();
             let mut lost = 0;
@@ -277,13 +297,13 @@ impl Switch {
                 }
                 let receiver = &mut self.ports[port];
                 // The slower link's rate and the longer of the two latencies determine the time of a path.
-                let own = serialisation_ps(frame.bytes.len() as u64, receiver.link.bandwidth);
+                let own = serialisation_ps(length, receiver.link.bandwidth);
                 let first_bit = start + link.latency_ps.max(receiver.link.latency_ps);
                 let last_bit = sent + link.latency_ps.max(receiver.link.latency_ps);
                 let time_ps = last_bit.max(first_bit.max(receiver.receive_free_ps) + own);
                 receiver.receive_free_ps = time_ps;
                 receiver.counts.received_frames += 1;
-                receiver.counts.received_bytes += frame.bytes.len() as u64;
+                receiver.counts.received_bytes += length;
                 deliveries.push(Delivery {
                     time_ps,
                     port,
@@ -357,6 +377,7 @@ mod tests {
                 time_ps: 1000,
                 port: 0,
                 bytes: frame(B, 1514),
+                missing: 0,
                 checksum_valid: false,
             }],
             u64::MAX,
@@ -376,6 +397,7 @@ mod tests {
             time_ps: t,
             port: 0,
             bytes: frame(B, 1514),
+            missing: 0,
             checksum_valid: false,
         };
         let out = s.forward(vec![f(0), f(0), f(0)], u64::MAX);
@@ -396,12 +418,14 @@ mod tests {
                     time_ps: 0,
                     port: 0,
                     bytes: frame(C, 1514),
+                    missing: 0,
                     checksum_valid: false,
                 },
                 SentFrame {
                     time_ps: 0,
                     port: 1,
                     bytes: frame(C, 1514),
+                    missing: 0,
                     checksum_valid: false,
                 },
             ],
@@ -417,6 +441,7 @@ mod tests {
             time_ps,
             port,
             bytes: frame(to, 1514),
+            missing: 0,
             checksum_valid: false,
         };
         let frames = vec![f(0, 0, B), f(0, 0, B), f(0, 0, C), f(1_000_000, 1, C)];
@@ -442,6 +467,7 @@ mod tests {
             time_ps,
             port: 0,
             bytes: frame(to, 1514),
+            missing: 0,
             checksum_valid: true,
         };
         let mut first = switch();
@@ -471,6 +497,7 @@ mod tests {
                 time_ps: 0,
                 port: 1,
                 bytes: frame([0xff; 6], 60),
+                missing: 0,
                 checksum_valid: false,
             }],
             u64::MAX,
@@ -482,6 +509,7 @@ mod tests {
                     time_ps: 0,
                     port: 1,
                     bytes: frame([4; 6], 60),
+                    missing: 0,
                     checksum_valid: false,
                 }],
                 u64::MAX
@@ -501,6 +529,7 @@ mod tests {
             time_ps: 0,
             port: 2,
             bytes: bytes.clone(),
+            missing: 0,
             checksum_valid: true,
         };
         let buffer = sent.bytes.as_ptr();
@@ -524,6 +553,7 @@ mod tests {
             time_ps,
             port,
             bytes: frame(to, 1 << 16),
+            missing: 0,
             checksum_valid: false,
         };
         // The sender's link takes 0.05 ms for a frame, the receiver's 52 ms, and 1 MiB may wait.
@@ -579,7 +609,7 @@ mod tests {
                 .map(|(i, &(t, from, to, len))| {
                     let mut bytes = frame(macs[to], len);
                     bytes[14] = i as u8;
-                    SentFrame { time_ps: t * 7 + i as u64, port: from, bytes, checksum_valid: false }
+                    SentFrame { time_ps: t * 7 + i as u64, port: from, bytes, missing: 0, checksum_valid: false }
                 })
                 .collect();
             let expected = switch().forward(sent.clone(), u64::MAX);

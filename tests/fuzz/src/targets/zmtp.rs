@@ -8,7 +8,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use nodescope_cluster::Peers;
-use nodescope_distributed::{Admission, Group, GroupError, Key, Listener, join};
+use nodescope_distributed::{Admission, Group, GroupError, Key, Listener, Place, Transport, join};
 use serde_json::json;
 use socket2::SockRef;
 
@@ -326,6 +326,9 @@ fn admit(listener: Listener, address: &str, key: &Key, rounds: usize) -> Process
         version: "1",
         task: json!(null),
         limit: GUARD,
+        place: Place::own(),
+        transport: Transport::Sockets,
+        world: None,
         share: &|rank| rank.to_string(),
         check: &mut || Ok(()),
     };
