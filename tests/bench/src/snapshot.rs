@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nodescope_cluster::{
     ClusterConfig, Ending, Observer, Options as RunOptions, Origin, Outcome, Progress,
-    ResultsFolder, RunError, Save, run_with,
+    ResultsFolder, RunError, Save, When, run_with,
 };
 use nodescope_image::job_disk;
 use nodescope_machine::topology::NodeTopology;
@@ -215,7 +215,7 @@ fn run(
 /// Boots a node, saves it, and restores it.
 fn round(config: &ClusterConfig, folder: &Path, number: u32) -> Result<Round, Failure> {
     let save = Save {
-        at: Moment::Boot,
+        when: When::At(Moment::Boot),
         name: "booted".into(),
         path: folder.join("booted.nss"),
         stop: true,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_cluster::{ClusterConfig, Ending, Options, Origin, Save};
+use nodescope_cluster::{ClusterConfig, Ending, Options, Origin, Save, When};
 use nodescope_guest_tests::{
     Finished, cluster, compile, image, program, run_well, run_with, script, small_node,
 };
@@ -83,7 +83,7 @@ fn window(name: &str, call: u64) -> WindowSpec {
 
 fn save(path: &Path, at: Moment, stop: bool) -> Option<Save> {
     Some(Save {
-        at,
+        when: When::At(at),
         name: "test".into(),
         path: path.into(),
         stop,

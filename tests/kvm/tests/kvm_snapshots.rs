@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_cluster::{ClusterConfig, Ending, Engine, EngineName, Options, Origin, Save};
+use nodescope_cluster::{ClusterConfig, Ending, Engine, EngineName, Options, Origin, Save, When};
 use nodescope_guest_tests::{Finished, cluster, compile, image, program, run_with, small_node};
 use nodescope_hypercall::Function;
 use nodescope_kvm_tests::kvm;
@@ -56,11 +56,11 @@ fn a_cluster_saved_on_kvm_goes_on_on_either_engine() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name);
     let save = Save {
-        at: Moment::Trigger(Trigger::MpiCall {
+        when: When::At(Moment::Trigger(Trigger::MpiCall {
             function: Function::Allreduce,
             call: 6,
             rank: 0,
-        }),
+        })),
         name: "test".into(),
         path: place("saved.nss"),
         stop: true,

@@ -155,8 +155,12 @@ pub struct Run {
     /// moment within a window is put off to the window's end.
     #[arg(long, value_name = "MOMENT")]
     pub snapshot_at: Option<SnapshotAt>,
+    /// Take a snapshot of the whole cluster each time that so much of the host's time has passed, such as 10min. The new snapshot takes the
+    /// place of the one before, so that a run that is lost goes on from the last one.
+    #[arg(long, value_name = "TIME", conflicts_with = "snapshot_at")]
+    pub snapshot_every: Option<humantime::Duration>,
     /// The snapshot's name, or a path that ends in .nss; by default the study's name.
-    #[arg(long, value_name = "NAME|FILE", requires = "snapshot_at")]
+    #[arg(long, value_name = "NAME|FILE")]
     pub snapshot_name: Option<String>,
     /// End the run after the snapshot.
     #[arg(long, requires = "snapshot_at")]
@@ -166,7 +170,7 @@ pub struct Run {
     pub from: Option<String>,
     /// Run the nodes in so many further processes (workers), each with its own host threads; never affects the result. The workers start on
     /// this host; with --listen, they are started elsewhere and connect (guide: Several hosts and Slurm).
-    #[arg(long, value_name = "N", conflicts_with = "snapshot_at", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub workers: Option<u32>,
     /// Wait at this address for the workers, such as tcp://0.0.0.0:5555; each is a nodescope worker, on any host.
     #[arg(long, value_name = "ADDRESS", requires = "workers")]

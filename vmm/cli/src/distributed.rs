@@ -46,6 +46,17 @@ pub struct Task {
     pub sandbox: SandboxMode,
     /// Files and folders of snapshots that the nodes may begin from.
     pub snapshots: Vec<PathBuf>,
+    /// Snapshots that the master takes.
+    pub save: Option<SaveTask>,
+}
+
+/// Snapshots that the master takes with the nodes of all processes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SaveTask {
+    /// See [`args::Run::snapshot_at`]; `None` for [`args::Run::snapshot_every`].
+    pub at: Option<String>,
+    /// See [`args::Run::stop_after_snapshot`].
+    pub stop: bool,
 }
 
 /// The snapshot that all processes begin from.
@@ -247,6 +258,10 @@ impl Processes {
             hosts: hosts(args),
             sandbox: args.sandbox,
             snapshots: snapshots.iter().map(|path| absolute(path)).collect(),
+            save: (args.snapshot_at.is_some() || args.snapshot_every.is_some()).then(|| SaveTask {
+                at: args.snapshot_at.as_ref().map(ToString::to_string),
+                stop: args.stop_after_snapshot,
+            }),
         };
         let nodes = config.guests() as usize;
         let share = |rank| {

@@ -8,9 +8,10 @@ use std::{env, fs};
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::once::{self, Boot};
 use nodescope_cluster::results::{FILES, stored_name};
+use nodescope_cluster::saving::rounded;
 use nodescope_cluster::{
     ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Origin, Outcome,
-    PeerError, Peers, ResultsFolder, RunError, Save,
+    PeerError, Peers, ResultsFolder, RunError, Save, When,
 };
 use nodescope_counters::Measurement;
 use nodescope_hypercall::printable_json;
@@ -218,6 +219,7 @@ fn run_as_master(
         .host_time_limit
         .map(|limit| HostLimit::start(Duration::from_nanos(limit.0 / 1000), signals.flag()));
     let limit = limit.transpose()?;
+    snapshot::request(args, save.as_ref())?;
     let start = Instant::now();
     let image = prepared.identity.as_str();
     let run = |origin: Option<&Origin>, reporter: &mut ProgressReporter| {
@@ -616,16 +618,25 @@ fn with_snapshot(
     outcome: &Outcome,
     save: Option<&Save>,
 ) -> (Exit, String) {
-    let Some(save) = save.filter(|_| outcome.saved.is_none()) else {
+    let Some(save) = save else {
         return (exit, text);
     };
-    let missing = format!(
-        "no snapshot {} was taken: {} did not come, or only within a window that was open until the end",
-        save.name, save.at
-    );
+    let clause = match (&save.when, &outcome.saved, &outcome.ending) {
+        (When::At(_), None, _) => format!(
+            "no snapshot {} was taken: {} did not come, or only within a window that was open until the end",
+            save.name, save.when
+        ),
+        (When::Requested(_), Some(saved), Ending::PeerLost { .. }) => format!(
+            "the last snapshot, {}, was taken at {} of virtual time: go on from it with nodescope run --force --from {}",
+            saved.path.display(),
+            rounded(saved.virtual_ps),
+            argument(&saved.path),
+        ),
+        _ => return (exit, text),
+    };
     match exit {
-        Exit::Ok => (Exit::Window, format!("{text}, but {missing}")),
-        _ => (exit, format!("{text}; {missing}")),
+        Exit::Ok => (Exit::Window, format!("{text}, but {clause}")),
+        _ => (exit, format!("{text}; {clause}")),
     }
 }
 

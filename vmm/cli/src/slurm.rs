@@ -44,11 +44,6 @@ fn run(args: &SlurmRun, all: &Args) -> Result<Exit, Failure> {
             "--workers and --listen follow from --hosts; leave them out",
         ));
     }
-    if args.hosts > 1 && args.run.snapshot_at.is_some() {
-        return Err(of_user(
-            "--snapshot-at needs all nodes in one process; use --hosts 1",
-        ));
-    }
     let study = check::load(&args.run.study, args.run.engine, args.hosts)?;
     let workers = (args.hosts > 1).then_some(args.hosts - 1);
     let with_workers = Run {
@@ -131,6 +126,7 @@ fn arguments(run: &Run) -> Vec<OsString> {
         follow,
         host_times,
         snapshot_at,
+        snapshot_every,
         snapshot_name,
         stop_after_snapshot,
         from,
@@ -167,9 +163,10 @@ fn arguments(run: &Run) -> Vec<OsString> {
     }
     add("costs-of", path(costs_of));
     add("follow", follow.as_ref().and_then(|node| text(node)));
+    add("snapshot-at", snapshot_at.as_ref().and_then(|at| text(at)));
     add(
-        "snapshot-at",
-        snapshot_at.as_ref().and_then(|at| text(&at.0)),
+        "snapshot-every",
+        (snapshot_every.as_ref()).and_then(|time| text(&time.to_string().replace(' ', ""))),
     );
     add("snapshot-name", snapshot_name.as_ref().map(OsString::from));
     add("from", from.as_ref().map(OsString::from));

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use nodescope_cluster::saving::rounded;
-use nodescope_cluster::{About, ClusterConfig, Origin, RunError, Save, SnapshotFault, once};
+use nodescope_cluster::{About, ClusterConfig, Origin, RunError, Save, SnapshotFault, When, once};
 use nodescope_config::reader::closest;
 use nodescope_study::Study;
 use nodescope_study::quantity::Bytes;
@@ -39,16 +41,35 @@ pub fn open(text: &str) -> Result<Origin, Failure> {
 /// Returns the snapshot that a run is to take; `None` if it takes none. Fails if its moment does not suit the study, or if the file exists
 /// and `--force` is not given.
 pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure> {
-    let Some(at) = &args.snapshot_at else {
-        return Ok(None);
-    };
     let wrong = |text: String| Failure::new(Exit::Study, text);
-    at.check(study)
-        .map_err(|why| wrong(format!("--snapshot-at: {why}")))?;
+    let when = match (&args.snapshot_at, args.snapshot_every) {
+        (None, None) if args.snapshot_name.is_some() => {
+            return Err(wrong(
+                "--snapshot-name names no snapshot; take one with --snapshot-at or --snapshot-every".into(),
+            ));
+        }
+        (None, None) => return Ok(None),
+        (Some(at), _) => {
+            at.check(study)
+                .map_err(|why| wrong(format!("--snapshot-at: {why}")))?;
+            When::At(at.0.clone())
+        }
+        (None, Some(interval)) if interval.is_zero() => {
+            return Err(wrong(
+                "--snapshot-every: the time is 0; give a time such as 10min".into(),
+            ));
+        }
+        (None, Some(_)) => When::Requested(Arc::default()),
+    };
     let name = args.snapshot_name.clone();
     let name = name.unwrap_or_else(|| plain(&study.name));
     let path = snapshot_path(&name)?;
-    if path.exists() && !args.force {
+    // A run that goes on from the last of its snapshots takes the next ones at the same place.
+    let goes_on = args
+        .from
+        .as_deref()
+        .is_some_and(|from| snapshot_path(from).is_ok_and(|of| of == path));
+    if path.exists() && !args.force && !goes_on {
         return Err(wrong(format!(
             "there is a snapshot {} already; replace it with --force, or give another --snapshot-name",
             path.display()
@@ -58,11 +79,30 @@ pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure>
         fs::create_dir_all(folder).map_err(Failure::io("create", folder))?;
     }
     Ok(Some(Save {
-        at: at.0.clone(),
+        when,
         name: name_of(&path),
         path,
         stop: args.stop_after_snapshot,
     }))
+}
+
+/// Requests snapshots from now on, each time that the host's time of `--snapshot-every` has passed.
+pub fn request(args: &args::Run, save: Option<&Save>) -> Result<(), Failure> {
+    let (Some(interval), Some(When::Requested(flag))) =
+        (args.snapshot_every, save.map(|save| &save.when))
+    else {
+        return Ok(());
+    };
+    let flag = Arc::clone(flag);
+    let thread = std::thread::Builder::new().name("snapshots".into());
+    let started = thread.spawn(move || {
+        loop {
+            std::thread::sleep(*interval);
+            flag.store(true, Ordering::Relaxed);
+        }
+    });
+    started.map_err(|error| Failure::of(Exit::Host, &error))?;
+    Ok(())
 }
 
 /// Returns the path of the snapshot of one booted node, from which the nodes of this configuration are cloned.

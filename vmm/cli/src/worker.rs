@@ -1,15 +1,19 @@
 //! `nodescope worker`: a process that runs some of the nodes of another process's run.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::{env, io};
 
 use nodescope_cluster::{
-    Ending, Observer, Options, Origin, PeerError, Peers, Progress, ResultsFolder, RunError,
+    Ending, Observer, Options, Origin, PeerError, Peers, Progress, ResultsFolder, RunError, Save,
+    When,
 };
 use nodescope_distributed::{Group, Key, join, join_world};
 
+use nodescope_study::SnapshotAt;
+
 use crate::args::{self, EngineChoice};
-use crate::distributed::{StartPoint, Task, group_failure, start_point, version};
+use crate::distributed::{SaveTask, StartPoint, Task, group_failure, start_point, version};
 use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
 use crate::mpi::{Launched, silent};
@@ -111,7 +115,7 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
     let results = ResultsFolder::create(scratch.path()).map_err(folder_failure)?;
     let options = Options {
         image: &prepared.identity,
-        save: None,
+        save: (task.save.as_ref()).map(save).transpose()?,
         from: origin.as_ref(),
         peers: Some(Arc::clone(group) as Arc<dyn Peers>),
     };
@@ -125,6 +129,26 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
         Err(RunError::Node(_) | RunError::Elsewhere { .. }) => Ok(Exit::Ok),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Returns the snapshot for which this process hands its nodes over to the master.
+fn save(task: &SaveTask) -> Result<Save, Failure> {
+    let when = match &task.at {
+        None => When::Requested(Arc::default()),
+        Some(at) => {
+            let at = at.parse::<SnapshotAt>();
+            When::At(
+                at.map_err(|why| Failure::new(Exit::Host, format!("the master's task: {why}")))?
+                    .0,
+            )
+        }
+    };
+    Ok(Save {
+        when,
+        name: String::new(),
+        path: PathBuf::new(),
+        stop: task.stop,
+    })
 }
 
 /// Returns the failure of a worker whose run ended. The worker reports the reason only if the master is gone.

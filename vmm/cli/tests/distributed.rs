@@ -74,11 +74,19 @@ fn a_run_over_several_processes_leaves_the_results_of_one() {
     let work = talking();
     ok(&work, &["run", "s.toml", "--results", "one"]);
     let one = work.path().join("one");
-    for (workers, threads) in [("1", "1"), ("2", "1"), ("1", "2")] {
-        let folder = format!("with{workers}-{threads}");
+    for (workers, threads, transport) in [
+        ("1", "1", "auto"),
+        ("2", "1", "memory"),
+        ("2", "1", "sockets"),
+        ("1", "2", "sockets"),
+    ] {
+        let folder = format!("with{workers}-{threads}-{transport}");
         let run = ["run", "s.toml", "--results", &folder];
         let args = ["--workers", workers, "--host-threads", threads];
-        ok(&work, &[&run[..], &args].concat());
+        ok(
+            &work,
+            &[&run[..], &args, &["--transport", transport]].concat(),
+        );
         same(&one, &work.path().join(&folder));
     }
 }
@@ -96,6 +104,64 @@ fn a_run_over_several_processes_goes_on_from_a_snapshot() {
     let on = ["run", "s.toml", "--results", "two", "--from", "early"];
     ok(&work, &[&on[..], &["--workers", "2"]].concat());
     same(&work.path().join("one"), &work.path().join("two"));
+}
+
+#[test]
+fn several_processes_take_the_snapshot_of_one() {
+    let work = talking();
+    ok(&work, &["run", "s.toml", "--results", "one"]);
+    let one = work.path().join("one");
+    let last = work.path().join("last.nss");
+    for at in ["mark:step#11", "33ms", "0.5s"] {
+        let take = |results: &str, more: &[&str]| {
+            let run = ["run", "s.toml", "--force", "--snapshot-at", at];
+            let names = ["--results", results, "--snapshot-name", "./last.nss"];
+            ok(&work, &[&run[..], &names, more].concat());
+            same(&one, &work.path().join(results));
+            fs::read(&last).unwrap()
+        };
+        let alone = take("alone", &[]);
+        for more in [["--workers", "2"], ["--workers", "1"]] {
+            assert!(take("together", &more) == alone, "{at}: another snapshot");
+            let from = ["run", "s.toml", "--force", "--from", "./last.nss"];
+            ok(&work, &[&from[..], &["--results", "on"], &more].concat());
+            same(&one, &work.path().join("on"));
+        }
+    }
+}
+
+#[test]
+fn a_run_that_lost_a_worker_goes_on_from_its_last_snapshot() {
+    let work = talking();
+    ok(&work, &["run", "s.toml", "--results", "one"]);
+    let often = ["--snapshot-every", "20ms", "--snapshot-name", "./last.nss"];
+    let run = ["run", "s.toml", "--interpret", "--workers", "2"];
+    let mut run = work.command(&[&run[..], &often].concat()).spawn().unwrap();
+    let last = work.path().join("last.nss");
+    wait_until(&mut run, "a snapshot", || last.exists());
+    kill(workers_of(&run)[0]);
+    let output = ends_within(run, SOON);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{told}");
+    let advice = "go on from it with nodescope run --force --from ./last.nss";
+    assert!(told.contains(advice), "{told}");
+    let on = [
+        "run",
+        "s.toml",
+        "--force",
+        "--from",
+        "./last.nss",
+        "--workers",
+        "1",
+    ];
+    ok(&work, &[&on[..], &often].concat());
+    same(&work.path().join("one"), &work.results());
+    refused(
+        &work,
+        &["run", "s.toml", "--snapshot-every", "0s"],
+        2,
+        "the time is 0",
+    );
 }
 
 #[test]
@@ -188,8 +254,8 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
         2,
         "give 2 workers at most",
     );
-    let boot = ["run", "s.toml", "--workers", "1", "--snapshot-at", "boot"];
-    refused(&work, &boot, 2, "cannot be used with");
+    let name = ["run", "s.toml", "--snapshot-name", "x"];
+    refused(&work, &name, 2, "--snapshot-name names no snapshot");
     new_key(&work, "key");
     new_key(&work, "other");
     let address = format!("tcp://127.0.0.1:{}", free_port());

@@ -35,6 +35,20 @@ pub trait Peers: Send + Sync {
     /// A process that has died, or has left.
     fn exchange(&self, own: &[Vec<u8>], senders: &[bool]) -> Result<Vec<Vec<u8>>, PeerError>;
 
+    /// Sends a message to one other process, which calls [`Peers::receive`].
+    ///
+    /// # Errors
+    ///
+    /// A process that has died, or has left.
+    fn send(&self, to: usize, message: &[u8]) -> Result<(), PeerError>;
+
+    /// Waits for a message of one other process.
+    ///
+    /// # Errors
+    ///
+    /// A process that has died, or has left.
+    fn receive(&self, from: usize) -> Result<Vec<u8>, PeerError>;
+
     /// Sends this message to all processes, waits for the messages of all, and returns them in the order of the processes' numbers.
     ///
     /// # Errors
@@ -105,6 +119,8 @@ pub(crate) struct NodeReport {
 struct BatchReport<N> {
     nodes: N,
     interrupted: bool,
+    /// True if a snapshot is requested. Only the master's counts.
+    save: bool,
 }
 
 /// Report of a process at the end of a quantum. The bytes of the frames follow it in the message.
@@ -167,6 +183,9 @@ pub struct Distribution {
     interrupted: Arc<AtomicBool>,
     /// True once all processes know that the user wants the run to end.
     all_interrupted: AtomicBool,
+    /// True if a snapshot is requested from this process, and true if all processes know of the master's request.
+    save: AtomicBool,
+    all_save: AtomicBool,
     /// Reason why this process continues without the others; `None` while no process is lost.
     lost: Mutex<Option<PeerError>>,
 }
@@ -195,6 +214,8 @@ impl Distribution {
             known: Mutex::new(vec![Known::NOTHING; count]),
             interrupted,
             all_interrupted: AtomicBool::new(false),
+            save: AtomicBool::new(false),
+            all_save: AtomicBool::new(false),
             lost: Mutex::default(),
         })
     }
@@ -223,6 +244,14 @@ impl Distribution {
     /// Returns whether all processes know that the user wants the run to end.
     pub fn is_interrupted(&self) -> bool {
         self.all_interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether all processes know that the master is to take a snapshot. `flag` is set where a snapshot is requested from this
+    /// process; the others learn that with the next reports of nodes.
+    pub(crate) fn is_snapshot_requested(&self, flag: &AtomicBool) -> bool {
+        self.save
+            .store(flag.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.all_save.swap(false, Ordering::Relaxed)
     }
 
     /// Reports to the other processes why this process cannot continue. Every later exchange of messages by this process fails.
@@ -273,6 +302,25 @@ impl Distribution {
             return Err(lost);
         }
         let received = self.peers.exchange(own, senders);
+        received.inspect_err(|error| self.lose(error.clone()))
+    }
+
+    /// Sends a message about a node of this process to the master.
+    pub(crate) fn send_to_master(&self, message: Vec<u8>) -> Result<(), PeerError> {
+        if let Some(lost) = self.lost() {
+            return Err(lost);
+        }
+        let sent = self.peers.send(0, &message);
+        sent.inspect_err(|error| self.lose(error.clone()))
+    }
+
+    /// Receives a message about a node from the node's process.
+    pub(crate) fn receive_from_node(&self, node: usize) -> Result<Vec<u8>, PeerError> {
+        if let Some(lost) = self.lost() {
+            return Err(lost);
+        }
+        let from = process_of(self.nodes, node, self.peers.count());
+        let received = self.peers.receive(from);
         received.inspect_err(|error| self.lose(error.clone()))
     }
 
@@ -424,6 +472,7 @@ impl Distribution {
         let gathered = self.gather(&BatchReport {
             nodes: &own,
             interrupted: self.interrupted.load(Ordering::Relaxed),
+            save: self.save.load(Ordering::Relaxed),
         });
         let reports: Vec<BatchReport<Vec<NodeReport>>> = match gathered {
             Ok(reports) => reports,
@@ -440,6 +489,8 @@ impl Distribution {
             self.interrupted.store(true, Ordering::Relaxed);
             self.all_interrupted.store(true, Ordering::Relaxed);
         }
+        let save = reports.first().is_some_and(|master| master.save);
+        self.all_save.store(save, Ordering::Relaxed);
         let nodes: Vec<NodeReport> = reports.into_iter().flat_map(|of| of.nodes).collect();
         if nodes.len() != self.nodes {
             let error = PeerError::Message {

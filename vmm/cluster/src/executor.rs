@@ -350,6 +350,14 @@ impl Executor {
         }
     }
 
+    /// Returns whether a snapshot is requested, which sets `flag`. With several processes, returns true only once all processes know of it.
+    pub(crate) fn is_snapshot_requested(&self, flag: &AtomicBool) -> bool {
+        match &self.distribution {
+            None => flag.load(Ordering::Relaxed),
+            Some(distribution) => distribution.is_snapshot_requested(flag),
+        }
+    }
+
     /// Returns the notes for the user of each node, by the node's number. Notes of nodes in lost processes are missing.
     pub fn gather_notes(&self) -> BTreeMap<usize, Vec<String>> {
         let own: Vec<(usize, Vec<String>)> = self.own().zip(self.with_own(|n| n.notes())).collect();

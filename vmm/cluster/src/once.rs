@@ -14,7 +14,7 @@ use crate::config::ClusterConfig;
 use crate::folder::ResultsFolder;
 use crate::outcome::{Ending, Observer, Outcome, RunError};
 use crate::run::run_with;
-use crate::saving::{Options, Save};
+use crate::saving::{Options, Save, When};
 use crate::snapshot::Origin;
 
 /// Result of the boot of a single node.
@@ -67,7 +67,7 @@ pub fn boot(
     }
     let name = path.file_stem().unwrap_or_default();
     let save = Save {
-        at: Moment::Boot,
+        when: When::At(Moment::Boot),
         name: name.to_string_lossy().into_owned(),
         path: path.into(),
         stop: true,

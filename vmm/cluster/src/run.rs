@@ -80,7 +80,6 @@ pub fn run_with(
     let distributed = |what| Err(RunError::Distributed { what });
     match options.peers {
         Some(_) if config.engine.uses_kvm() => return distributed("cannot use KVM"),
-        Some(_) if options.save.is_some() => return distributed("cannot take a snapshot"),
         _ => {}
     }
     let distribution = match options.peers {

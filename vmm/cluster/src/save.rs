@@ -1,19 +1,23 @@
 //! Takes a snapshot of a run, and restores a run from a snapshot.
 
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nodescope_config::quantity::Bytes;
+use nodescope_fabric::PortState;
 use nodescope_machine::node::NodeStatus;
 use nodescope_trace::TraceReader;
 use nodescope_window::Moment;
 
 use crate::agreement::Agreement;
+use crate::distribution::Distribution;
 use crate::executor::Executor;
 use crate::monitor::NodeMonitor;
+use crate::node_transfer;
 use crate::outcome::{Observer, Phase, RunError};
 use crate::results::FILES;
 use crate::run::{Run, TRACE_FILE};
-use crate::saving::{Saved, rounded};
+use crate::saving::{Saved, When, rounded};
 use crate::snapshot::{self, About, Origin, SnapshotFault, Writing};
 use crate::state::{RunState, WindowsState};
 
@@ -28,7 +32,8 @@ impl Run<'_> {
         let Some(saving) = &mut self.saving else {
             return Ok(false);
         };
-        if !saving.is_due(now_ps, monitors) {
+        let is_requested = |flag: &AtomicBool| executor.is_snapshot_requested(flag);
+        if !saving.is_due(now_ps, monitors, is_requested) {
             return Ok(false);
         }
         if let Some((spec, _)) = self.windows.open() {
@@ -40,12 +45,23 @@ impl Run<'_> {
             }
             return Ok(false);
         }
-        let Some(saving) = self.saving.take() else {
-            return Ok(false);
+        let save = saving.save.clone();
+        match &save.when {
+            When::At(_) => self.saving = None,
+            When::Requested(flag) => {
+                flag.store(false, Ordering::Relaxed);
+                saving.notified = false;
+            }
+        }
+        let at = save.when.to_string();
+        let is_master = executor.distribution().is_none_or(Distribution::is_master);
+        let bytes = match is_master {
+            true => self.write(executor, observer, &save.name, &at, &save.path)?,
+            false => {
+                self.hand_over(executor)?;
+                return Ok(save.stop);
+            }
         };
-        let save = saving.save;
-        let at = save.at.to_string();
-        let bytes = self.write(executor, observer, &save.name, &at, &save.path)?;
         let saved = Saved {
             name: save.name,
             path: save.path,
@@ -77,8 +93,16 @@ impl Run<'_> {
     ) -> Result<u64, RunError> {
         let _span = tracing::info_span!("snapshot").entered();
         let mut writing = Writing::create(path)?;
+        let own = executor.own();
         for index in 0..executor.len() {
-            executor.with_node(index, |node| writing.node(index, node))?;
+            match own.contains(&index) {
+                true => executor.with_node(index, |node| writing.node(index, node))?,
+                false => {
+                    let layout = &self.config.topology_of(index as u32).socket_memory;
+                    let (state, ram) = node_transfer::receive(executor, index, layout)?;
+                    writing.parts(index, &state, &ram)?;
+                }
+            }
         }
         let folder = self.results.folder().path();
         for index in 0..executor.len() {
@@ -91,7 +115,8 @@ impl Run<'_> {
             if let Some(capture) = network.captured()? {
                 writing.file(snapshot::CAPTURE, capture)?;
             }
-            network.state()
+            drop(network);
+            self.ports(executor)?
         };
         let (files, begun) = self.results.files();
         for (index, file) in files.iter().enumerate() {
@@ -134,6 +159,25 @@ impl Run<'_> {
             cloneable: executor.len() == 1 && self.booted_ps == Some(self.now_ps),
         };
         Ok(writing.finish(&about, &run, &windows)?)
+    }
+
+    /// Gives the master what this process has for a snapshot.
+    fn hand_over(&self, executor: &Executor) -> Result<(), RunError> {
+        let own = executor.own();
+        for index in own {
+            executor.with_node(index, |node| node_transfer::send(executor, index, node))?;
+        }
+        self.ports(executor)?;
+        Ok(())
+    }
+
+    /// Returns the state of all ports of the switch. Frames that wait are those of their senders' processes, which have all bytes of them.
+    fn ports(&self, executor: &Executor) -> Result<Vec<PortState>, RunError> {
+        let own = executor.network().state()[executor.own()].to_vec();
+        match executor.distribution() {
+            None => Ok(own),
+            Some(distribution) => Ok(distribution.gather_json(&own)?.concat()),
+        }
     }
 
     /// Restores the run from a snapshot. The caller has built the snapshot's nodes and copied its trace.
@@ -237,8 +281,8 @@ impl Run<'_> {
         windows: &[usize],
         engines: bool,
     ) -> Result<(), RunError> {
-        let counts = matches!(&self.saving, Some(saving) if matches!(&saving.save.at,
-            Moment::Trigger(trigger) if trigger.time_ps().is_none()));
+        let counts = matches!(&self.saving, Some(saving) if matches!(&saving.save.when,
+            When::At(Moment::Trigger(trigger)) if trigger.time_ps().is_none()));
         if counts || engines || !windows.is_empty() {
             let path = self.results.folder().path().join(TRACE_FILE);
             let reader = TraceReader::open(&path).map_err(|error| SnapshotFault::State {
@@ -269,9 +313,9 @@ impl Run<'_> {
     /// Checks that the moment of the snapshot that is to be taken has not passed already.
     fn check_saving(&mut self) -> Result<(), RunError> {
         if let Some(saving) = &mut self.saving
-            && saving.is_due(self.now_ps, &self.monitors)
+            && saving.is_due(self.now_ps, &self.monitors, |_| false)
         {
-            let at = saving.save.at.to_string();
+            let at = saving.save.when.to_string();
             return Err(SnapshotFault::TooLate { at }.into());
         }
         Ok(())

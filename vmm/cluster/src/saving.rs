@@ -4,8 +4,10 @@
 //! trigger has fired at which no window is open. The ends of batches decide when the trace is saved. Therefore no batch ends early for a
 //! snapshot.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use nodescope_config::quantity::Time;
 use nodescope_trace::Event;
@@ -16,11 +18,30 @@ use crate::monitor::NodeMonitor;
 use crate::outcome::Phase;
 use crate::snapshot::Origin;
 
+/// When snapshots are taken.
+#[derive(Clone, Debug)]
+pub enum When {
+    /// Once, at this moment.
+    At(Moment),
+    /// Each time that somebody sets the flag, which the snapshot clears. The last snapshot replaces the others. Of several processes, the
+    /// master's flag counts.
+    Requested(Arc<AtomicBool>),
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            When::At(moment) => moment.fmt(f),
+            When::Requested(_) => f.write_str("a time of the host"),
+        }
+    }
+}
+
 /// A snapshot to be taken.
 #[derive(Clone, Debug)]
 pub struct Save {
-    /// Moment at which the snapshot is taken.
-    pub at: Moment,
+    /// When the snapshot is taken.
+    pub when: When,
     /// Name of the snapshot.
     pub name: String,
     /// Path of the snapshot's file.
@@ -76,9 +97,9 @@ pub(crate) struct Saving {
 
 impl Saving {
     pub(crate) fn new(save: Save) -> Self {
-        let watch = match &save.at {
-            Moment::Boot | Moment::Job => None,
-            Moment::Trigger(trigger) => Some(TriggerWatch::new(trigger.clone())),
+        let watch = match &save.when {
+            When::At(Moment::Trigger(trigger)) => Some(TriggerWatch::new(trigger.clone())),
+            _ => None,
         };
         Self {
             save,
@@ -94,14 +115,20 @@ impl Saving {
         }
     }
 
-    /// Returns whether the snapshot's moment has come. For a trigger, `now_ps` and the observed events decide.
-    pub(crate) fn is_due(&mut self, now_ps: u64, monitors: &[NodeMonitor]) -> bool {
-        match &mut self.watch {
-            Some(watch) => watch.has_fired(now_ps),
-            None => monitors.first().is_some_and(|w| match self.save.at {
-                Moment::Boot => w.booted,
-                _ => w.phase != Phase::Boot,
-            }),
+    /// Returns whether the snapshot's moment has come. For a trigger, `now_ps` and the observed events decide. `is_requested` returns
+    /// whether all processes know that a snapshot is requested.
+    pub(crate) fn is_due(
+        &mut self,
+        now_ps: u64,
+        monitors: &[NodeMonitor],
+        is_requested: impl FnOnce(&AtomicBool) -> bool,
+    ) -> bool {
+        let first = monitors.first();
+        match (&self.save.when, &mut self.watch) {
+            (When::At(_), Some(watch)) => watch.has_fired(now_ps),
+            (When::At(Moment::Boot), _) => first.is_some_and(|w| w.booted),
+            (When::At(_), None) => first.is_some_and(|w| w.phase != Phase::Boot),
+            (When::Requested(flag), _) => is_requested(flag),
         }
     }
 }

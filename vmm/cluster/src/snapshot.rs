@@ -178,8 +178,18 @@ impl Writing {
             node: index,
             source,
         })?;
-        self.0.state(&node(index), &state)?;
-        self.0.ram(&ram(index), of.ram())?;
+        self.parts(index, &state, of.ram())
+    }
+
+    /// Writes the state and the RAM of a node.
+    pub(crate) fn parts(
+        &mut self,
+        index: usize,
+        state: &NodeState,
+        of: &Ram,
+    ) -> Result<(), SnapshotFault> {
+        self.0.state(&node(index), state)?;
+        self.0.ram(&ram(index), of)?;
         Ok(())
     }
 

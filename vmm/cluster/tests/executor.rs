@@ -314,6 +314,14 @@ impl Peers for Process {
         Ok((0..self.count()).map(from).collect())
     }
 
+    fn send(&self, _: usize, _: &[u8]) -> Result<(), PeerError> {
+        unreachable!("these tests take no snapshot")
+    }
+
+    fn receive(&self, _: usize) -> Result<Vec<u8>, PeerError> {
+        unreachable!("these tests take no snapshot")
+    }
+
     fn leave(&self, why: &str) {
         panic!("{why}");
     }

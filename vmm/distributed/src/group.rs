@@ -121,6 +121,25 @@ impl Group {
         }
     }
 
+    /// Calls a function with the connections. After an error, the master tells the workers the reason, since they must end, too.
+    fn with<R>(
+        &self,
+        f: impl FnOnce(&mut Connections) -> Result<R, PeerError>,
+    ) -> Result<R, PeerError> {
+        let mut connections = self.connections();
+        let Some(connections) = &mut *connections else {
+            return Err(PeerError::Died {
+                peer: self.names[self.rank].clone(),
+            });
+        };
+        f(connections).inspect_err(|error| {
+            connections.broken = true;
+            if self.rank == 0 {
+                connections.control.leave(&error.to_string());
+            }
+        })
+    }
+
     fn connections(&self) -> MutexGuard<'_, Option<Connections>> {
         self.connections
             .lock()
@@ -229,26 +248,31 @@ impl Connections {
             if awaited.is_empty() {
                 return Ok(all);
             }
-            if awaited.iter().any(|&from| self.goes_by_control(from)) {
-                let is_only_way = awaited.iter().all(|&from| self.goes_by_control(from));
-                let within = if is_only_way {
-                    PROBE_INTERVAL
-                } else {
-                    Duration::ZERO
-                };
-                if self.control.read(within)? {
-                    continue;
-                }
-            }
-            let paused = wait.pause(&mut self.control, &awaited);
-            if let Err(error) = paused {
-                // A master that has this exchange's messages may end before this worker has them.
-                let is_master = error == self.control.died(0);
-                if !is_master || awaited.contains(&0) || wait.is_long() {
-                    return Err(error);
-                }
+            self.wait(&mut wait, &awaited)?;
+        }
+    }
+
+    /// Waits a moment for messages of these processes.
+    fn wait(&mut self, wait: &mut Wait, awaited: &[usize]) -> Result<(), PeerError> {
+        if awaited.iter().any(|&from| self.goes_by_control(from)) {
+            let is_only_way = awaited.iter().all(|&from| self.goes_by_control(from));
+            let within = if is_only_way {
+                PROBE_INTERVAL
+            } else {
+                Duration::ZERO
+            };
+            if self.control.read(within)? {
+                return Ok(());
             }
         }
+        wait.pause(&mut self.control, awaited).or_else(|error| {
+            // A master that has this exchange's messages may end before this worker has them.
+            let is_master = error == self.control.died(0);
+            match !is_master || awaited.contains(&0) || wait.is_long() {
+                true => Err(error),
+                false => Ok(()),
+            }
+        })
     }
 }
 
@@ -307,18 +331,21 @@ impl Peers for Group {
     }
 
     fn exchange(&self, own: &[Vec<u8>], senders: &[bool]) -> Result<Vec<Vec<u8>>, PeerError> {
-        let mut connections = self.connections();
-        let Some(connections) = &mut *connections else {
-            return Err(PeerError::Died {
-                peer: self.names[self.rank].clone(),
-            });
-        };
-        let exchanged = connections.exchange(self.rank, own, senders, self.spins);
-        exchanged.inspect_err(|error| {
-            connections.broken = true;
-            // The workers must end, too, so the master tells them the reason.
-            if self.rank == 0 {
-                connections.control.leave(&error.to_string());
+        self.with(|connections| connections.exchange(self.rank, own, senders, self.spins))
+    }
+
+    fn send(&self, to: usize, message: &[u8]) -> Result<(), PeerError> {
+        self.with(|connections| connections.send(to, message, &mut Wait::new(self.spins)))
+    }
+
+    fn receive(&self, from: usize) -> Result<Vec<u8>, PeerError> {
+        self.with(|connections| {
+            let mut wait = Wait::new(self.spins);
+            loop {
+                if let Some(message) = connections.receive(from)? {
+                    return Ok(message);
+                }
+                connections.wait(&mut wait, &[from])?;
             }
         })
     }

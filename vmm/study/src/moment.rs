@@ -1,5 +1,6 @@
 //! Moment of a snapshot, as one word of the command line.
 
+use std::fmt;
 use std::str::FromStr;
 
 use nodescope_config::quantity::Time;
@@ -60,6 +61,27 @@ impl FromStr for SnapshotAt {
             _ => return Err(format!("{text:?} is no moment; {EXAMPLES}")),
         };
         Ok(Self(Moment::Trigger(trigger)))
+    }
+}
+
+/// The text that [`SnapshotAt::from_str`] reads.
+impl fmt::Display for SnapshotAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Moment::Boot => f.write_str("boot"),
+            Moment::Job => f.write_str("job"),
+            Moment::Trigger(Trigger::Time { ps }) => write!(f, "{ps} ps"),
+            Moment::Trigger(Trigger::MpiCall {
+                function,
+                call,
+                rank,
+            }) => write!(f, "mpi:{}#{call}@{rank}", function.name()),
+            Moment::Trigger(Trigger::Marker { name, occurrence }) => {
+                write!(f, "mark:{name}#{occurrence}")
+            }
+            // Only windows have these triggers.
+            other => other.fmt(f),
+        }
     }
 }
 
@@ -142,11 +164,9 @@ mod tests {
             ("mark:a#b", mark("a#b", 1)),
             ("mark:a:b#12", mark("a:b", 12)),
         ] {
-            assert_eq!(
-                text.parse::<SnapshotAt>(),
-                Ok(SnapshotAt(Moment::Trigger(trigger))),
-                "{text}"
-            );
+            let moment = SnapshotAt(Moment::Trigger(trigger));
+            assert_eq!(moment.to_string().parse(), Ok(moment.clone()), "{moment}");
+            assert_eq!(text.parse(), Ok(moment), "{text}");
         }
         assert_eq!("boot".parse(), Ok(SnapshotAt(Moment::Boot)));
         assert_eq!("job".parse(), Ok(SnapshotAt(Moment::Job)));

@@ -308,7 +308,7 @@ fn gather(group: &Group, rounds: usize) {
 /// A run of a master and a worker.
 enum Processes {
     Waiting(Listener, Key),
-    Running(Group, JoinHandle<()>),
+    Running(Box<Group>, JoinHandle<()>),
 }
 
 /// Number of exchanges of a gather step, and the largest number of such steps.
@@ -333,7 +333,7 @@ fn admit(listener: Listener, address: &str, key: &Key, rounds: usize) -> Process
         check: &mut || Ok(()),
     };
     let group = listener.admit(admission).expect("the worker comes");
-    Processes::Running(group, worker)
+    Processes::Running(Box::new(group), worker)
 }
 
 /// Plays a script as strangers that connect to a master.
