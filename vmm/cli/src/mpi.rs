@@ -37,7 +37,13 @@ impl Launched {
             }
             (_, Some(launch)) => launch,
         };
-        let begun = begin(&launch, &args.mpi);
+        let begun = match args.workers {
+            None => begin(&launch, &args.mpi),
+            Some(_) => Err(Failure::new(
+                Exit::Study,
+                "--workers: the launcher of MPI has started the processes of this run; leave --workers out",
+            )),
+        };
         // Every process finds the same fault, and one message is enough.
         let begun = begun.map_err(|failure| match launch.rank {
             0 => failure,
@@ -72,14 +78,14 @@ impl Launched {
         };
         let mut world = self.world.take().expect("it is taken here only");
         let text = serde_json::to_vec(&invitation).expect("plain values have a form in JSON");
-        world.broadcast(text).map_err(mpi_failure)?;
+        world.tell_all(&text).map_err(mpi_failure)?;
         Ok(world)
     }
 
     /// Waits for the master's invitation. Returns the master's addresses and the key; `None` if the master has given up the run.
     pub fn accept(mut self) -> Result<Option<(Vec<String>, Key, World)>, Failure> {
         let mut world = self.world.take().expect("it is taken here only");
-        let text = world.broadcast(Vec::new()).map_err(mpi_failure)?;
+        let text = world.told().map_err(mpi_failure)?;
         if text.is_empty() {
             world.end();
             return Ok(None);
@@ -100,7 +106,7 @@ impl Drop for Launched {
         // A master that cannot begin the run lets the other processes end.
         if let Some(mut world) = self.world.take()
             && world.rank() == 0
-            && world.broadcast(Vec::new()).is_ok()
+            && world.tell_all(&[]).is_ok()
         {
             world.end();
         }

@@ -51,12 +51,6 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     if launched.rank() > 0 {
         return worker::launched(launched, args);
     }
-    if args.workers.is_some() {
-        return Err(Failure::new(
-            Exit::Study,
-            "--workers: the launcher of MPI has started the processes of this run; leave --workers out",
-        ));
-    }
     let workers = Some(launched.workers());
     let args = args::Run {
         workers,

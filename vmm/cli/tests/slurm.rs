@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use guest::{ends_within, files, ok, same, signal, stderr, talking, wait_until};
-use nodescope_test_needs::{Need, have, skip};
+use nodescope_test_needs::{Need, have, mpi_abi, skip};
 use tempfile::TempDir;
 
 /// Longest time until Slurm has its hosts, until a run ends, or until hosts are released.
@@ -46,7 +46,7 @@ impl Slurm {
             "ClusterName=test\nFirstJobId={first_job}\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={controller}\n\
              AuthType=auth/none\nCredType=cred/none\nSlurmUser=root\nSlurmdUser=root\n\
              ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\nMpiDefault=none\n\
-             StateSaveLocation={at}/state\nSlurmdSpoolDir={at}/%n\nSlurmctldPidFile={at}/controller.pid\n\
+             StateSaveLocation={at}/state\nTmpFS={at}/%n\nSlurmdSpoolDir={at}/%n\nSlurmctldPidFile={at}/controller.pid\n\
              SlurmdPidFile={at}/%n.pid\nSlurmctldLogFile={at}/controller.log\nSlurmdLogFile={at}/%n.log\n\
              SchedulerType=sched/builtin\nSelectType=select/linear\nAccountingStorageType=accounting_storage/none\n\
              JobAcctGatherType=jobacct_gather/none\nSlurmdParameters=config_overrides\n\
@@ -174,6 +174,79 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
     }
     assert!(!work.path().join("three").exists());
     assert!(!files(&work.path().join("two")).is_empty());
+}
+
+/// Checks runs that `srun` starts on both hosts: Open MPI by the shim, MPICH 5 by the standard ABI, and start-ups that do not serve.
+#[test]
+fn a_run_by_mpi_under_slurm_leaves_the_results_of_one_process() {
+    let Some(slurm) = Slurm::start(300) else {
+        return;
+    };
+    if !have(Need::Mpi, &["mpicc.openmpi", "mpirun.openmpi"]) {
+        return;
+    }
+    let work = talking();
+    ok(&work, &["run", "s.toml", "--results", "one"]);
+    let srun = |plug_in: &str, more: &[&str]| {
+        let run = work.command(&[&["run", "s.toml", "--results", "mpi", "--force"], more].concat());
+        let mut command = Command::new("srun");
+        command
+            .args(["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"])
+            .arg(format!("--mpi={plug_in}"))
+            .arg(run.get_program())
+            .args(run.get_args())
+            .envs(
+                run.get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            )
+            .env("SLURM_CONF", slurm.config())
+            .current_dir(work.path());
+        command
+    };
+    let passes = |mut command: Command| {
+        let output = command.output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{command:?}: {}",
+            stderr(&output)
+        );
+        same(&work.path().join("one"), &work.path().join("mpi"));
+    };
+    let fails = |mut command: Command, text: &str| {
+        let output = command.output().unwrap();
+        let told = stderr(&output);
+        assert!(
+            told.contains(text),
+            "{command:?}: {text:?} is not in:\n{told}"
+        );
+        assert_eq!(
+            told.matches("error: --mpi").count() + told.matches("error: srun has").count(),
+            1,
+            "{told}"
+        );
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {told}");
+    };
+    passes(srun("pmix", &["--mpi=mpicc.openmpi"]));
+    fails(
+        srun("pmi2", &["--mpi=mpicc.openmpi"]),
+        "start them by srun --mpi=pmix",
+    );
+    fails(
+        srun("none", &[]),
+        "srun has started 2 processes without an interface",
+    );
+    let Some(launcher) = mpi_abi("mpiexec") else {
+        return;
+    };
+    let library = launcher
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("lib/libmpi_abi.so.1");
+    let library = format!("--mpi={}", library.display());
+    passes(srun("pmi2", &[&library]));
+    fails(srun("pmix", &[&library]), "start them by srun --mpi=pmi2");
 }
 
 #[test]

@@ -196,11 +196,11 @@ impl Listener {
             sent.map_err(|_| GroupError::GivenUp(format!("{} died", names[index + 1])))?;
         }
         let link = Link::Master(self.socket, identities);
-        let control = Control::new(0, names.clone(), link, Some(self.threads));
+        let control = Control::new(0, names.clone(), link, Some((self.gate, self.threads)));
         let mut group = Group::new(0, names, control);
         connect_ways(&mut group, &places, token, transport)?;
         if let Some(world) = world {
-            group.use_mpi(world)?;
+            group.use_mpi(world);
         }
         Ok(group)
     }
@@ -303,7 +303,7 @@ fn enter(
                 let mut group = Group::new(rank, names, control);
                 connect_ways(&mut group, &places, token, transport)?;
                 if let Some(world) = world {
-                    group.use_mpi(world)?;
+                    group.use_mpi(world);
                 }
                 return Ok((group, task));
             }

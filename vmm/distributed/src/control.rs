@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nodescope_cluster::PeerError;
 use zmq::Socket;
 
+use crate::gate::Gate;
 use crate::message::Message;
 use crate::socket::{Connection, Threads, receive, send};
 
@@ -32,12 +33,17 @@ pub struct Control {
     probed: Instant,
     /// Error of an earlier call of [`Control::read`]: libzmq reports the end of a connection once.
     broken: Option<PeerError>,
+    /// The master's port, and the number of its connections that had ended when the workers were last checked.
+    gate: Option<Gate>,
+    ended: usize,
     /// Threads of the master's sockets. They end only after the other sockets are closed, so this field is the last one.
     _threads: Option<Threads>,
 }
 
 impl Control {
-    pub fn new(rank: usize, names: Vec<String>, link: Link, threads: Option<Threads>) -> Self {
+    /// Returns the control line of a process. The master has a port with threads.
+    pub fn new(rank: usize, names: Vec<String>, link: Link, port: Option<(Gate, Threads)>) -> Self {
+        let (gate, threads) = port.unzip();
         Self {
             rank,
             relayed: names.iter().map(|_| VecDeque::new()).collect(),
@@ -45,6 +51,8 @@ impl Control {
             link,
             probed: Instant::now(),
             broken: None,
+            ended: gate.as_ref().map_or(0, Gate::ended),
+            gate,
             _threads: threads,
         }
     }
@@ -173,11 +181,13 @@ impl Control {
         Ok(())
     }
 
-    /// Checks whether these processes still run, where nothing has come for a while. Only the master can find out; workers get its word.
+    /// Checks whether these processes still run, where nothing has come for a while, or a connection has ended. Only the master can find out; workers get its word.
     pub fn probe(&mut self, ranks: &[usize]) -> Result<(), PeerError> {
-        if self.probed.elapsed() < PROBE_INTERVAL {
+        let ended = self.gate.as_ref().map_or(0, Gate::ended);
+        if ended == self.ended && self.probed.elapsed() < PROBE_INTERVAL {
             return Ok(());
         }
+        self.ended = ended;
         self.probed = Instant::now();
         if matches!(self.link, Link::Master(..)) {
             for &rank in ranks {

@@ -47,6 +47,8 @@ struct Port {
     most: usize,
     /// True if the kernel drops new connections.
     shut: bool,
+    /// Connections that have ended.
+    ended: usize,
     counts: Counts,
 }
 
@@ -98,6 +100,7 @@ impl Gate {
             open: 0,
             most: STRANGERS,
             shut: false,
+            ended: 0,
             counts: Counts::default(),
         };
         let gate = Gate(Arc::new(Mutex::new(port)));
@@ -121,7 +124,10 @@ impl Gate {
             let mut port = self.port();
             match event {
                 Some((SocketEvent::ACCEPTED, _)) => port.open += 1,
-                Some((SocketEvent::DISCONNECTED, _)) => port.open = port.open.saturating_sub(1),
+                Some((SocketEvent::DISCONNECTED, _)) => {
+                    port.open = port.open.saturating_sub(1);
+                    port.ended += 1;
+                }
                 Some(_) => port.counts.refused += 1,
                 None => {}
             }
@@ -141,6 +147,11 @@ impl Gate {
         let mut port = self.port();
         port.most = 0;
         port.adapt();
+    }
+
+    /// Returns the number of connections that have ended until now.
+    pub fn ended(&self) -> usize {
+        self.port().ended
     }
 
     /// Returns the counts of connections until now.

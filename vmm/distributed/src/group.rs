@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use nodescope_cluster::{PeerError, Peers};
 
-use crate::GroupError;
 use crate::control::{Control, PROBE_INTERVAL};
 use crate::mpi::{MpiError, MpiMessages, World};
 use crate::ring::{Outgoing, RingPair};
@@ -87,16 +86,10 @@ impl Group {
     }
 
     /// Sends all messages by MPI from now on.
-    ///
-    /// # Errors
-    ///
-    /// An error of MPI.
-    pub(crate) fn use_mpi(&mut self, world: World) -> Result<(), GroupError> {
-        let messages = MpiMessages::new(world)?;
+    pub(crate) fn use_mpi(&mut self, world: World) {
         if let Some(connections) = &mut *self.connections() {
-            connections.ways = Ways::Mpi(messages);
+            connections.ways = Ways::Mpi(world.into_messages());
         }
-        Ok(())
     }
 
     /// Returns the name of each process for messages, by rank.

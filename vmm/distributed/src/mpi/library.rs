@@ -1,6 +1,7 @@
 //! An MPI library by the functions of the standard ABI (MPI 5.0, chapter 20), found at run time.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -45,13 +46,14 @@ pub struct MpiLibrary {
     comm_rank: Query,
     comm_size: Query,
     comm_set_errhandler: unsafe extern "C" fn(Handle, Handle) -> c_int,
-    bcast: unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, Handle) -> c_int,
     isend: Transfer,
     irecv: Transfer,
     test: unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int,
     error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
     get_library_version: Text,
     path: PathBuf,
+    /// The library stays loaded until the process ends, since libraries of MPI have threads.
+    library: ManuallyDrop<Library>,
 }
 
 /// A transfer that MPI has begun.
@@ -61,8 +63,7 @@ pub struct Request(Handle);
 unsafe impl Send for Request {}
 
 impl MpiLibrary {
-    /// Loads a library. Its functions have the names of MPI with this prefix. The library stays loaded until the process ends, since
-    /// libraries of MPI have threads.
+    /// Loads a library. Its functions have the names of MPI with this prefix.
     ///
     /// # Errors
     ///
@@ -87,22 +88,30 @@ impl MpiLibrary {
                 })?
             }};
         }
-        let found = Self {
+        Ok(Self {
             init_thread: function!("Init_thread"),
             finalize: function!("Finalize"),
             comm_rank: function!("Comm_rank"),
             comm_size: function!("Comm_size"),
             comm_set_errhandler: function!("Comm_set_errhandler"),
-            bcast: function!("Bcast"),
             isend: function!("Isend"),
             irecv: function!("Irecv"),
             test: function!("Test"),
             error_string: function!("Error_string"),
             get_library_version: function!("Get_library_version"),
             path: path.into(),
-        };
-        std::mem::forget(library);
-        Ok(found)
+            library: ManuallyDrop::new(library),
+        })
+    }
+
+    /// Returns whether the library, or one that it needs, has this function.
+    pub fn has(&self, function: &str) -> bool {
+        // SAFETY: the symbol is only looked up, and not used.
+        unsafe {
+            self.library
+                .get::<unsafe extern "C" fn()>(function.as_bytes())
+        }
+        .is_ok()
     }
 
     /// Returns the file that the library was loaded from.
@@ -110,7 +119,7 @@ impl MpiLibrary {
         &self.path
     }
 
-    /// Returns what the library says of its name and version, on one line.
+    /// Returns the library's name and version, such as "Open MPI v4.1.4" and "MPICH 5.0.2".
     pub fn version(&self) -> String {
         let get = |text: *mut c_char, length: *mut c_int| {
             // SAFETY: the buffer is as long as MPI may write; MPI allows the call before MPI_Init (MPI 4.0, section 11.4.1).
@@ -171,15 +180,6 @@ impl MpiLibrary {
     pub fn finalize(&mut self) {
         // SAFETY: all transfers of this process are complete. An error at the end has no consequence.
         unsafe { (self.finalize)() };
-    }
-
-    /// Sends the bytes of process 0 to all others.
-    pub fn broadcast(&mut self, bytes: &mut [u8]) -> Result<(), MpiError> {
-        let count = bytes.len() as c_int;
-        let (byte, world) = (predefined(BYTE), predefined(COMM_WORLD));
-        // SAFETY: the buffer has `count` bytes.
-        let code = unsafe { (self.bcast)(bytes.as_mut_ptr().cast(), count, byte, 0, world) };
-        self.check(code)
     }
 
     /// Begins to send the first `count` bytes of a buffer to a process.

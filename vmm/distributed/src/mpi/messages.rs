@@ -7,16 +7,19 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+use super::MpiError;
 use super::library::{MpiLibrary, Request};
-use super::{MpiError, World};
 
 /// Bytes of a piece, its header included: below the smallest limit up to which libraries copy (4 KiB in Open MPI's shared memory).
 const PIECE: usize = 3584;
-/// Header of a piece: the bytes of its content, and whether more pieces of the message follow.
+/// Header of a piece: the bytes of its content, whether more pieces of the message follow, and whether the piece is a process's last one.
 const HEADER: usize = 4;
 const MORE: u32 = 1 << 31;
+const LAST: u32 = 1 << 30;
 /// Pieces for one process that may be under way.
 const MOST_SENDS: usize = 256;
+/// Rounds of messages until a library has connected two processes.
+const CONNECTING_ROUNDS: usize = 64;
 /// Longest wait for the last messages at the end of a run.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -67,13 +70,8 @@ pub struct MpiMessages {
 }
 
 impl MpiMessages {
-    /// Opens a receive for each other process.
-    pub fn new(world: World) -> Result<Self, MpiError> {
-        let World {
-            library,
-            rank,
-            size,
-        } = world;
+    /// Opens a receive for each other process of the library's `size`.
+    pub fn new(library: MpiLibrary, rank: usize, size: usize) -> Result<Self, MpiError> {
         let peer = |_| Peer {
             inbox: Piece::new(),
             receive: None,
@@ -93,6 +91,35 @@ impl MpiMessages {
         Ok(messages)
     }
 
+    /// Returns the number of this process.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns the number of processes.
+    pub fn size(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Exchanges messages with each other process until the library has connected them: UCX takes another way once several messages have
+    /// gone both ways.
+    pub fn connect(&mut self) -> Result<(), MpiError> {
+        let rank = self.rank;
+        let others = (0..self.size()).filter(|&other| other != rank);
+        let message = [0; PIECE - HEADER];
+        for round in 0..CONNECTING_ROUNDS {
+            for to in others.clone() {
+                self.send(to, &message[..round % 2 * message.len()])?;
+            }
+            for from in others.clone() {
+                while self.receive(from)?.is_none() {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn open(&mut self, from: usize) -> Result<(), MpiError> {
         let peer = &mut self.peers[from];
         // SAFETY: the inbox is accessed only after the receive is complete, and is not freed before.
@@ -108,27 +135,33 @@ impl MpiMessages {
             let count = rest.len().min(PIECE - HEADER);
             let (content, later) = rest.split_at(count);
             let more = if later.is_empty() { 0 } else { MORE };
-            self.collect_sent(to)?;
-            while self.peers[to].sends.len() >= MOST_SENDS {
-                // The other process may wait for room, too.
-                self.receive_all()?;
-                self.collect_sent(to)?;
-                std::thread::yield_now();
-            }
-            let mut piece = self.spare.pop().unwrap_or_else(Piece::new);
-            // SAFETY: the piece is new, or its send is complete.
-            let bytes = unsafe { piece.bytes() };
-            bytes[..HEADER].copy_from_slice(&(count as u32 | more).to_le_bytes());
-            bytes[HEADER..HEADER + count].copy_from_slice(content);
-            let buffer = piece.0.as_ptr().cast();
-            // SAFETY: the piece is neither changed nor freed until the send is complete.
-            let request = unsafe { self.library.send(buffer, HEADER + count, to) }?;
-            self.peers[to].sends.push_back((request, piece));
+            self.send_piece(to, content, more)?;
             rest = later;
             if rest.is_empty() {
                 return Ok(());
             }
         }
+    }
+
+    fn send_piece(&mut self, to: usize, content: &[u8], flags: u32) -> Result<(), MpiError> {
+        let count = content.len();
+        self.collect_sent(to)?;
+        while self.peers[to].sends.len() >= MOST_SENDS {
+            // The other process may wait for room, too.
+            self.receive_all()?;
+            self.collect_sent(to)?;
+            std::thread::yield_now();
+        }
+        let mut piece = self.spare.pop().unwrap_or_else(Piece::new);
+        // SAFETY: the piece is new, or its send is complete.
+        let bytes = unsafe { piece.bytes() };
+        bytes[..HEADER].copy_from_slice(&(count as u32 | flags).to_le_bytes());
+        bytes[HEADER..HEADER + count].copy_from_slice(content);
+        let buffer = piece.0.as_ptr().cast();
+        // SAFETY: the piece is neither changed nor freed until the send is complete.
+        let request = unsafe { self.library.send(buffer, HEADER + count, to) }?;
+        self.peers[to].sends.push_back((request, piece));
+        Ok(())
     }
 
     /// Takes back the pieces for a process whose sends are complete.
@@ -166,6 +199,9 @@ impl MpiMessages {
             let bytes = unsafe { peer.inbox.bytes() };
             let (header, content) = bytes.split_at(HEADER);
             let header = u32::from_le_bytes(header.try_into().expect("four bytes"));
+            if header & LAST != 0 {
+                return Ok(());
+            }
             let count = ((header & !MORE) as usize).min(content.len());
             peer.partial.extend_from_slice(&content[..count]);
             if header & MORE == 0 {
@@ -183,30 +219,20 @@ impl MpiMessages {
         Ok(self.peers[from].ready.pop_front())
     }
 
-    /// Ends MPI, once all processes call this function: a last message of each process completes the open receives.
+    /// Ends MPI, once all processes call this function: a last piece of each process completes the open receives.
     pub fn end(mut self) -> Result<(), MpiError> {
         let begin = Instant::now();
         let others: Vec<usize> = (0..self.peers.len())
             .filter(|&of| of != self.rank)
             .collect();
         for &to in &others {
-            self.send(to, &[])?;
+            self.send_piece(to, &[], LAST)?;
         }
-        let is_over = |messages: &mut Self| -> Result<bool, MpiError> {
-            let mut over = true;
-            for &of in &others {
-                messages.collect_sent(of)?;
-                let peer = &mut messages.peers[of];
-                if let Some(request) = &mut peer.receive
-                    && messages.library.is_done(request)?
-                {
-                    peer.receive = None;
-                }
-                over &= peer.receive.is_none() && peer.sends.is_empty();
+        while (self.peers.iter()).any(|peer| peer.receive.is_some() || !peer.sends.is_empty()) {
+            for &other in &others {
+                self.collect_sent(other)?;
+                self.receive_from(other)?;
             }
-            Ok(over)
-        };
-        while !is_over(&mut self)? {
             if begin.elapsed() > END_LIMIT {
                 return Err(MpiError::Call("a process does not come to the end".into()));
             }

@@ -6,12 +6,16 @@ mod messages;
 mod shim;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::mpi::library::{MpiLibrary, SHIM_PREFIX, STANDARD};
 pub use launcher::{Launch, Launcher};
 pub(crate) use messages::MpiMessages;
+
+/// Time between two looks of a process that waits for the first one.
+const NAP: Duration = Duration::from_millis(1);
 
 /// Reason why processes cannot communicate by MPI.
 #[derive(Debug, Error)]
@@ -46,6 +50,20 @@ pub enum MpiError {
         seen: usize,
         version: String,
     },
+    #[error(
+        "{launcher} has started {processes} processes, but {} is {version}: start them by its own mpirun, or name the library of {launcher} by --mpi",
+        .path.display()
+    )]
+    Other {
+        launcher: Launcher,
+        processes: usize,
+        path: PathBuf,
+        version: String,
+    },
+    #[error(
+        "srun has started {processes} processes by PMIx, which {version} was built without: start them by srun --mpi=pmi2"
+    )]
+    NoPmix { processes: usize, version: String },
     #[error("{0} does not allow calls from several threads (MPI_THREAD_SERIALIZED)")]
     Threads(String),
     #[error("MPI: {0}")]
@@ -54,9 +72,7 @@ pub enum MpiError {
 
 /// The processes that a launcher has started, after the start of MPI.
 pub struct World {
-    library: MpiLibrary,
-    rank: usize,
-    size: usize,
+    messages: MpiMessages,
 }
 
 impl World {
@@ -79,6 +95,19 @@ impl World {
         if launcher == Launcher::PlainSrun || by_srun && is_open_mpi && !pmix {
             return Err(MpiError::PlainSrun { processes });
         }
+        // The libraries themselves end the process, with messages of their own.
+        if !fits(launcher, &library) {
+            return Err(MpiError::Other {
+                launcher,
+                processes,
+                path: library.path().into(),
+                version: library.version(),
+            });
+        }
+        if by_srun && !is_open_mpi && pmix && !library.has("PMIx_Init") {
+            let version = library.version();
+            return Err(MpiError::NoPmix { processes, version });
+        }
         let (rank, size) = library.init()?;
         if size != processes {
             return Err(MpiError::Size {
@@ -93,40 +122,68 @@ impl World {
             library.version(),
             library.path().display()
         );
-        Ok(Self {
-            library,
-            rank,
-            size,
-        })
+        let mut messages = MpiMessages::new(library, rank, size)?;
+        // A library connects two processes at their first messages, for which it opens files that the sandbox will not allow.
+        messages.connect()?;
+        Ok(Self { messages })
     }
 
     /// Returns the number of this process.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.messages.rank()
     }
 
     /// Returns the number of processes.
     pub fn size(&self) -> usize {
-        self.size
+        self.messages.size()
     }
 
-    /// Returns the name of the library.
-    pub fn version(&self) -> String {
-        self.library.version()
+    /// Sends a message to all other processes.
+    ///
+    /// # Errors
+    ///
+    /// An error of MPI.
+    pub fn tell_all(&mut self, message: &[u8]) -> Result<(), MpiError> {
+        (0..self.size())
+            .filter(|&to| to != self.messages.rank())
+            .collect::<Vec<_>>()
+            .into_iter()
+            .try_for_each(|to| self.messages.send(to, message))
     }
 
-    /// Ends MPI, in all processes.
-    pub fn end(mut self) {
-        self.library.finalize();
+    /// Waits for a message of the first process, without keeping the processor busy.
+    ///
+    /// # Errors
+    ///
+    /// An error of MPI.
+    pub fn told(&mut self) -> Result<Vec<u8>, MpiError> {
+        loop {
+            if let Some(message) = self.messages.receive(0)? {
+                return Ok(message);
+            }
+            std::thread::sleep(NAP);
+        }
     }
 
-    /// Returns the bytes of process 0 in all processes.
-    pub fn broadcast(&mut self, mut bytes: Vec<u8>) -> Result<Vec<u8>, MpiError> {
-        let mut length = (bytes.len() as u64).to_le_bytes();
-        self.library.broadcast(&mut length)?;
-        bytes.resize(u64::from_le_bytes(length) as usize, 0);
-        self.library.broadcast(&mut bytes)?;
-        Ok(bytes)
+    /// Ends MPI. All processes call this function.
+    pub fn end(self) {
+        if let Err(error) = self.messages.end() {
+            tracing::warn!("MPI does not end: {error}");
+        }
+    }
+
+    pub(crate) fn into_messages(self) -> MpiMessages {
+        self.messages
+    }
+}
+
+/// Returns whether a library may be that of a launcher. `srun` starts processes of all libraries.
+fn fits(launcher: Launcher, library: &MpiLibrary) -> bool {
+    let is_open_mpi = library.version().starts_with("Open MPI");
+    match launcher {
+        Launcher::OpenMpi => is_open_mpi,
+        Launcher::Hydra => !is_open_mpi,
+        Launcher::Srun | Launcher::PlainSrun => true,
     }
 }
 
@@ -146,15 +203,9 @@ fn find(launch: &Launch, named: Option<&Path>, cache: &Path) -> Result<MpiLibrar
             false => MpiLibrary::load(path, ""),
         };
     }
-    let fits = |library: &MpiLibrary| {
-        let is_open_mpi = library.version().starts_with("Open MPI");
-        match launcher {
-            Launcher::OpenMpi => is_open_mpi,
-            Launcher::Hydra => !is_open_mpi,
-            Launcher::Srun | Launcher::PlainSrun => true,
-        }
-    };
-    if let Some(library) = MpiLibrary::load(STANDARD.as_ref(), "").ok().filter(fits) {
+    if let Ok(library) = MpiLibrary::load(STANDARD.as_ref(), "")
+        && fits(launcher, &library)
+    {
         return Ok(library);
     }
     match shim::compiler(launcher) {

@@ -61,11 +61,6 @@ int nodescope_MPI_Comm_set_errhandler(void *world, void *errors_return) {
     return MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 }
 
-int nodescope_MPI_Bcast(void *buffer, int count, void *byte, int root, void *world) {
-    (void)byte, (void)world;
-    return MPI_Bcast(buffer, count, MPI_BYTE, root, MPI_COMM_WORLD);
-}
-
 int nodescope_MPI_Isend(const void *buffer, int count, void *byte, int to, int tag, void *world, void **handle) {
     MPI_Request request = MPI_REQUEST_NULL;
     (void)byte, (void)world;

@@ -16,15 +16,17 @@ pub fn compiler(launcher: Launcher) -> Option<PathBuf> {
         Launcher::Hydra => &["mpicc.mpich", "mpicc"],
         Launcher::Srun | Launcher::PlainSrun => &["mpicc"],
     };
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> = env::split_paths(&path).collect();
-    let candidates = names
-        .iter()
-        .flat_map(|name| folders.iter().map(move |of| of.join(name)));
-    candidates.into_iter().find(|file| file.is_file())
+    names.iter().find_map(|name| in_path(name.as_ref()))
 }
 
-/// Returns the shim for the library of a compiler. Compiles it unless it is in the folder `cache`.
+/// Returns the first file of this name in the user's path.
+fn in_path(name: &Path) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut files = env::split_paths(&path).map(|folder| folder.join(name));
+    files.find(|file| file.is_file())
+}
+
+/// Returns the shim for the library of a compiler, by its path or its name. Compiles it unless it is in the folder `cache`.
 ///
 /// # Errors
 ///
@@ -34,9 +36,14 @@ pub fn build(compiler: &Path, cache: &Path) -> Result<PathBuf, MpiError> {
         compiler: compiler.into(),
         why,
     };
+    let found = match compiler.parent() {
+        Some(folder) if folder == Path::new("") => in_path(compiler),
+        _ => None,
+    };
+    let found = found.unwrap_or_else(|| compiler.into());
     // Another version of the MPI has another compiler, which may lie at the same path.
     let shown = run(Command::new(compiler).arg("-show")).map_err(failed)?;
-    let real = compiler
+    let real = found
         .canonicalize()
         .map_err(|error| failed(error.to_string()))?;
     let changed = fs::metadata(&real).and_then(|of| of.modified());
