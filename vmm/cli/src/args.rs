@@ -189,6 +189,10 @@ pub struct Run {
     /// (libmpi_abi.so.1), or the site's mpicc, which builds a shim for its library. With off, each process runs the study by itself.
     #[arg(long, value_name = "auto|off|FILE", default_value = "auto")]
     pub mpi: MpiChoice,
+    /// Print, and write as processes.json and processes.svg among the results, how long each process of the run ran, waited for others, and
+    /// exchanged messages.
+    #[arg(long)]
+    pub stats: bool,
     /// How the process that runs the guests holds back what a fault of this program could open to them: files, system calls, privileges
     /// (guide: Sandbox).
     #[arg(long, value_enum, default_value_t = SandboxMode::Try)]

@@ -48,6 +48,8 @@ pub struct Task {
     pub snapshots: Vec<PathBuf>,
     /// Snapshots that the master takes.
     pub save: Option<SaveTask>,
+    /// See [`args::Run::stats`].
+    pub stats: bool,
 }
 
 /// Snapshots that the master takes with the nodes of all processes.
@@ -78,10 +80,15 @@ pub fn hosts(args: &args::Run) -> u32 {
 
 /// Checks that a study can run in several processes, if `--workers` asks for that.
 pub fn check(args: &args::Run, study: &Study) -> Result<(), Failure> {
-    let Some(workers) = args.workers else {
-        return Ok(());
-    };
     let wrong = |text: String| Err(Failure::new(Exit::Study, text));
+    let Some(workers) = args.workers else {
+        return match args.stats {
+            true => {
+                wrong("--stats compares processes, and this run has one; give --workers".into())
+            }
+            false => Ok(()),
+        };
+    };
     if workers >= study.nodes {
         return wrong(format!(
             "--workers: {} processes are more than the study's {} nodes; give {} workers at most",
@@ -262,6 +269,7 @@ impl Processes {
                 at: args.snapshot_at.as_ref().map(ToString::to_string),
                 stop: args.stop_after_snapshot,
             }),
+            stats: args.stats,
         };
         let nodes = config.guests() as usize;
         let share = |rank| {

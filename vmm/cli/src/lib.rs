@@ -42,6 +42,7 @@ mod site_names;
 mod slurm;
 mod snapshot;
 mod source_files;
+mod stats;
 mod terminal;
 mod trace;
 mod verdict;

@@ -34,6 +34,7 @@ use crate::progress::{ProgressOptions, ProgressReporter};
 use crate::report::short;
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
+use crate::stats::Stats;
 use crate::terminal::{argument, print};
 use crate::verdict::add_verdict;
 use crate::{check, config, distributed, openmp, sandbox, snapshot, worker};
@@ -120,7 +121,7 @@ fn run_as_master(
     }
     // Earlier results are removed only once it is certain that there will be new ones.
     results
-        .clear(&file_names(&study, &config, args.host_times))
+        .clear(&file_names(&study, &config, args))
         .map_err(folder_failure)?;
     let mut description = study.description();
     description.push(("image".into(), prepared.image));
@@ -262,6 +263,8 @@ fn run_as_master(
         }
         times
     });
+    let stats = (processes.as_ref().filter(|_| args.stats && result.is_ok()))
+        .and_then(|processes| Stats::gather(processes.group(), &config, elapsed));
     drop(processes);
     reporter.end();
     if record.take().is_none() {
@@ -321,7 +324,13 @@ fn run_as_master(
     let written = file
         .write(&results)
         .and_then(|()| host_times.map_or(Ok(()), |times| times.write(&results)))
-        .and_then(|()| print_summary(&results, elapsed, &file));
+        .and_then(|()| print_summary(&results, elapsed, &file))
+        .and_then(|()| {
+            stats.map_or(Ok(()), |stats| {
+                print(&stats.text())?;
+                stats.write(&results)
+            })
+        });
     if let Err(second) = written {
         if failure.exit == Exit::Ok {
             return Err(second);
@@ -450,12 +459,13 @@ fn core_of(measurement: &Measurement) -> Counted {
 
 /// Returns the names, among the results, of the files that a run is sure to make. Files that patterns of `job.collect` find are not
 /// included.
-fn file_names(study: &Study, config: &ClusterConfig, host_times: bool) -> Vec<String> {
+fn file_names(study: &Study, config: &ClusterConfig, args: &args::Run) -> Vec<String> {
     let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML];
     let own = own
         .into_iter()
         .chain(study.counts_guests.then_some(COUNTERS))
-        .chain(host_times.then_some(HostTimes::NAME));
+        .chain(args.host_times.then_some(HostTimes::NAME))
+        .chain(Stats::NAMES.into_iter().filter(|_| args.stats));
     let own = own.map(String::from);
     let paths = study
         .job

@@ -136,6 +136,7 @@ fn arguments(run: &Run) -> Vec<OsString> {
         worker_wait,
         transport,
         mpi,
+        stats,
         sandbox,
         costs_of,
         code,
@@ -183,6 +184,7 @@ fn arguments(run: &Run) -> Vec<OsString> {
         ("--interpret", interpret),
         ("--force", force),
         ("--host-times", host_times),
+        ("--stats", stats),
         ("--stop-after-snapshot", stop_after_snapshot),
     ];
     all.extend(

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 use std::{env, io};
 
 use nodescope_cluster::{
@@ -19,6 +20,7 @@ use crate::interrupt::on_interrupt;
 use crate::mpi::{Launched, silent};
 use crate::results::folder_failure;
 use crate::run::exit_of;
+use crate::stats::Stats;
 use crate::terminal::print;
 use crate::{check, config, sandbox};
 
@@ -119,7 +121,12 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
         from: origin.as_ref(),
         peers: Some(Arc::clone(group) as Arc<dyn Peers>),
     };
+    let begin = Instant::now();
     let ran = nodescope_cluster::run_with(&config, &results, signals.flag(), &mut Silent, options);
+    if task.stats && ran.is_ok() {
+        // The master writes the times.
+        Stats::gather(group, &config, begin.elapsed());
+    }
     match ran {
         Ok(outcome) => match outcome.ending {
             Ending::PeerLost { why } => ended(group, &why),

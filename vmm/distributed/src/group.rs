@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nodescope_cluster::{PeerError, Peers};
+use serde::{Deserialize, Serialize};
 
 use crate::control::{Control, PROBE_INTERVAL};
 use crate::mpi::{MpiError, MpiMessages, World};
@@ -34,8 +35,38 @@ enum Ways {
     Mpi(MpiMessages),
 }
 
+/// Host's time that a process has spent at the ends of quanta.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExchangeTimes {
+    /// Number of exchanges.
+    pub exchanges: u64,
+    /// Exchanges in which this process had nothing to send, so that no other process waited for it.
+    pub quiet: u64,
+    /// Seconds in which messages were sent and received: in each exchange, the time of the process that came last and waited for nobody.
+    pub exchanging: f64,
+    /// Further seconds, in which this process waited for others.
+    pub waiting: f64,
+}
+
+impl ExchangeTimes {
+    /// Adds an exchange, from the seconds that each process that sent spent in it. `own` are those of this process.
+    fn add(&mut self, own: f64, senders: impl Iterator<Item = f64>) {
+        let exchanging = senders.fold(own, f64::min);
+        self.exchanging += exchanging;
+        self.waiting += own - exchanging;
+    }
+}
+
+/// Bytes at the end of each message of an exchange: the time that the sender's last exchange took, in units of [`TICK`].
+const TIME: usize = size_of::<u32>();
+/// Ten nanoseconds, in seconds.
+const TICK: f64 = 1e-8;
+
 struct Connections {
     control: Control,
+    times: ExchangeTimes,
+    /// Seconds of the last exchange, and the processes that sent in it.
+    last: Option<(f64, Vec<bool>)>,
     ways: Ways,
     /// True once a process is lost: transfers of MPI then stay open.
     broken: bool,
@@ -61,6 +92,8 @@ impl Group {
             spins: SPINS,
             connections: Mutex::new(Some(Connections {
                 control,
+                times: ExchangeTimes::default(),
+                last: None,
                 ways: Ways::Each(ways),
                 broken: false,
             })),
@@ -95,6 +128,14 @@ impl Group {
     /// Returns the name of each process for messages, by rank.
     pub fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// Returns the times of all exchanges but the last.
+    pub fn times(&self) -> ExchangeTimes {
+        let connections = self.connections();
+        connections
+            .as_ref()
+            .map_or_else(ExchangeTimes::default, |of| of.times)
     }
 
     /// Returns the way of the messages between this process and another one, for people.
@@ -209,7 +250,43 @@ impl Connections {
         matches!(&self.ways, Ways::Each(ways) if matches!(ways[rank], Way::Control))
     }
 
+    /// Exchanges messages, and finds out how long the processes waited for each other in the exchange before.
     fn exchange(
+        &mut self,
+        rank: usize,
+        own: &[Vec<u8>],
+        senders: &[bool],
+        spins: u32,
+    ) -> Result<Vec<Vec<u8>>, PeerError> {
+        let begin = Instant::now();
+        let last = self.last.take();
+        let ticks = last.as_ref().map_or(0.0, |(seconds, _)| seconds / TICK) as u32;
+        let timed = own
+            .iter()
+            .map(|message| [message, &ticks.to_le_bytes()[..]].concat());
+        let mut all = self.exchange_timed(rank, &timed.collect::<Vec<_>>(), senders, spins)?;
+        let mut spent = vec![None; all.len()];
+        for (from, message) in all.iter_mut().enumerate() {
+            if from == rank || !senders[from] {
+                continue;
+            }
+            let Some((_, time)) = message.split_last_chunk::<TIME>() else {
+                return Err(self.control.unreadable(from, "it is too short"));
+            };
+            spent[from] = Some(f64::from(u32::from_le_bytes(*time)) * TICK);
+            message.truncate(message.len() - TIME);
+        }
+        if let Some((seconds, sent)) = last {
+            let known = spent.iter().zip(&sent).filter(|(_, sent)| **sent);
+            self.times.add(seconds, known.filter_map(|(time, _)| *time));
+        }
+        self.times.exchanges += 1;
+        self.times.quiet += u64::from(!senders[rank]);
+        self.last = Some((begin.elapsed().as_secs_f64(), senders.to_vec()));
+        Ok(all)
+    }
+
+    fn exchange_timed(
         &mut self,
         rank: usize,
         own: &[Vec<u8>],
@@ -357,6 +434,7 @@ impl Drop for Group {
             ways: Ways::Mpi(messages),
             control,
             broken,
+            ..
         }) = self.connections().take()
         else {
             return;

@@ -20,7 +20,7 @@ mod tests;
 mod transport;
 
 pub use admission::{Admission, Listener, join, join_world};
-pub use group::Group;
+pub use group::{ExchangeTimes, Group};
 pub use key::{KEY_VARIABLE, Key, KeyError};
 pub use transport::{Place, Transport};
 

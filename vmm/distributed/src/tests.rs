@@ -82,6 +82,9 @@ fn each_process_gets_the_messages_of_all() {
         };
         assert_eq!(group.way(1), way);
         gather(&group);
+        let times = group.times();
+        assert!(times.exchanges >= 200 && times.quiet == 0, "{times:?}");
+        assert!(times.exchanging > 0.0 && times.waiting >= 0.0, "{times:?}");
         workers
             .into_iter()
             .for_each(|worker| worker.join().unwrap());

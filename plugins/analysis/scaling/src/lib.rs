@@ -12,7 +12,7 @@ pub mod analysis;
 pub mod plan;
 pub mod point;
 
-mod chart;
+pub mod chart;
 mod html;
 mod read;
 mod text;
