@@ -19,17 +19,9 @@ use crate::transport::{Place, Transport, connect as connect_ways};
 /// Time between two checks of the conditions that end the wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns the host name of this host, for messages.
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    name.map_or_else(|_| "unknown host".into(), |name| name.trim().into())
-}
-
 fn own_hello(version: &str, rank: Option<usize>) -> Hello {
     Hello {
         version: version.into(),
-        host: host(),
-        process: std::process::id(),
         place: Place::own(),
         rank,
     }
@@ -111,7 +103,6 @@ impl Listener {
             check,
         } = admission;
         let begin = Instant::now();
-        let own = own_hello(version, None);
         let mut admitted: Vec<Option<(Vec<u8>, Hello)>> = (0..workers).map(|_| None).collect();
         self.gate.expect(workers);
         while admitted.iter().any(Option::is_none) {
@@ -149,7 +140,7 @@ impl Listener {
                 serde_json::from_slice(hello).map_err(|error| unreadable(error.to_string()))?;
             if hello.version != version {
                 let error = GroupError::Version {
-                    worker: format!("the worker on {}", hello.name()),
+                    worker: format!("the worker on {}", hello.place.name()),
                     found: hello.version,
                     expected: version.into(),
                 };
@@ -162,7 +153,7 @@ impl Listener {
                 Some(rank) => rank.wrapping_sub(1),
                 None => admitted.iter().position(Option::is_none).unwrap_or(0),
             };
-            tracing::debug!("worker {} is there: {}", index + 1, hello.name());
+            tracing::debug!("worker {} is there: {}", index + 1, hello.place.name());
             match admitted.get_mut(index) {
                 Some(free @ None) => *free = Some((identity.clone(), hello)),
                 _ => return Err(unreadable(format!("its rank {} is not free", index + 1))),
@@ -170,12 +161,11 @@ impl Listener {
         }
         self.gate.close();
         let (identities, hellos): (Vec<_>, Vec<_>) = admitted.into_iter().flatten().unzip();
-        let names: Vec<String> =
-            std::iter::once(format!("the master ({})", own.name()))
-                .chain((1..).zip(&hellos).map(|(rank, hello)| {
-                    format!("worker {rank} ({}, {})", hello.name(), share(rank))
-                }))
-                .collect();
+        let names: Vec<String> = std::iter::once(format!("the master ({})", place.name()))
+            .chain((1..).zip(&hellos).map(|(rank, hello)| {
+                format!("worker {rank} ({}, {})", hello.place.name(), share(rank))
+            }))
+            .collect();
         let places: Vec<Place> = std::iter::once(place)
             .chain(hellos.into_iter().map(|hello| hello.place))
             .collect();

@@ -3,23 +3,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nodescope_cluster::{PeerError, Peers};
-use serde::{Deserialize, Serialize};
-
 use crate::control::{Control, PROBE_INTERVAL};
+use crate::exchange_clock::{ExchangeClock, ExchangeTimes};
 use crate::mpi::{MpiError, MpiMessages, World};
 use crate::ring::{Outgoing, RingPair};
-
-/// Polls before a waiting process offers its core to others, where each process of the host has a core.
-const SPINS: u32 = 4000;
-/// Waiting time after which a process sleeps between polls: the other processes are stopped, or far behind.
-const PATIENCE: Duration = Duration::from_millis(20);
-const NAP: Duration = Duration::from_micros(100);
-/// Interval in which a waiting process looks at the control line.
-const CONTROL_INTERVAL: Duration = Duration::from_millis(1);
-/// Longest wait for the control line to say which process is gone, where MPI has noticed first, and for messages that other processes have
-/// sent before the master ended.
-const REASON_LIMIT: Duration = Duration::from_secs(2);
+use crate::wait::{REASON_LIMIT, SPINS, Wait};
+use nodescope_cluster::{PeerError, Peers};
 
 /// Way of the messages between this process and another one of its host or of another host.
 pub(crate) enum Way {
@@ -35,38 +24,9 @@ enum Ways {
     Mpi(MpiMessages),
 }
 
-/// Host's time that a process has spent at the ends of quanta.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ExchangeTimes {
-    /// Number of exchanges.
-    pub exchanges: u64,
-    /// Exchanges in which this process had nothing to send, so that no other process waited for it.
-    pub quiet: u64,
-    /// Seconds in which messages were sent and received: in each exchange, the time of the process that came last and waited for nobody.
-    pub exchanging: f64,
-    /// Further seconds, in which this process waited for others.
-    pub waiting: f64,
-}
-
-impl ExchangeTimes {
-    /// Adds an exchange, from the seconds that each process that sent spent in it. `own` are those of this process.
-    fn add(&mut self, own: f64, senders: impl Iterator<Item = f64>) {
-        let exchanging = senders.fold(own, f64::min);
-        self.exchanging += exchanging;
-        self.waiting += own - exchanging;
-    }
-}
-
-/// Bytes at the end of each message of an exchange: the time that the sender's last exchange took, in units of [`TICK`].
-const TIME: usize = size_of::<u32>();
-/// Ten nanoseconds, in seconds.
-const TICK: f64 = 1e-8;
-
 struct Connections {
     control: Control,
-    times: ExchangeTimes,
-    /// Seconds of the last exchange, and the processes that sent in it.
-    last: Option<(f64, Vec<bool>)>,
+    clock: ExchangeClock,
     ways: Ways,
     /// True once a process is lost: transfers of MPI then stay open.
     broken: bool,
@@ -92,15 +52,14 @@ impl Group {
             spins: SPINS,
             connections: Mutex::new(Some(Connections {
                 control,
-                times: ExchangeTimes::default(),
-                last: None,
+                clock: ExchangeClock::default(),
                 ways: Ways::Each(ways),
                 broken: false,
             })),
         }
     }
 
-    /// Sends messages to a process by memory from now on. `processes` is the number of processes of this host.
+    /// Sends messages to a process by memory from now on.
     pub(crate) fn use_memory(&mut self, other: usize, ring: RingPair) {
         if let Some(Connections {
             ways: Ways::Each(ways),
@@ -135,7 +94,7 @@ impl Group {
         let connections = self.connections();
         connections
             .as_ref()
-            .map_or_else(ExchangeTimes::default, |of| of.times)
+            .map_or_else(ExchangeTimes::default, |of| of.clock.times())
     }
 
     /// Returns the way of the messages between this process and another one, for people.
@@ -250,7 +209,7 @@ impl Connections {
         matches!(&self.ways, Ways::Each(ways) if matches!(ways[rank], Way::Control))
     }
 
-    /// Exchanges messages, and finds out how long the processes waited for each other in the exchange before.
+    /// Exchanges messages, to which the exchange's clock adds what it needs.
     fn exchange(
         &mut self,
         rank: usize,
@@ -259,34 +218,15 @@ impl Connections {
         spins: u32,
     ) -> Result<Vec<Vec<u8>>, PeerError> {
         let begin = Instant::now();
-        let last = self.last.take();
-        let ticks = last.as_ref().map_or(0.0, |(seconds, _)| seconds / TICK) as u32;
-        let timed = own
-            .iter()
-            .map(|message| [message, &ticks.to_le_bytes()[..]].concat());
-        let mut all = self.exchange_timed(rank, &timed.collect::<Vec<_>>(), senders, spins)?;
-        let mut spent = vec![None; all.len()];
-        for (from, message) in all.iter_mut().enumerate() {
-            if from == rank || !senders[from] {
-                continue;
-            }
-            let Some((_, time)) = message.split_last_chunk::<TIME>() else {
-                return Err(self.control.unreadable(from, "it is too short"));
-            };
-            spent[from] = Some(f64::from(u32::from_le_bytes(*time)) * TICK);
-            message.truncate(message.len() - TIME);
-        }
-        if let Some((seconds, sent)) = last {
-            let known = spent.iter().zip(&sent).filter(|(_, sent)| **sent);
-            self.times.add(seconds, known.filter_map(|(time, _)| *time));
-        }
-        self.times.exchanges += 1;
-        self.times.quiet += u64::from(!senders[rank]);
-        self.last = Some((begin.elapsed().as_secs_f64(), senders.to_vec()));
+        let own: Vec<_> = own.iter().map(|of| self.clock.stamped(of)).collect();
+        let mut all = self.exchange_stamped(rank, &own, senders, spins)?;
+        let taken = self.clock.take_stamps(rank, senders, &mut all);
+        taken.map_err(|from| self.control.unreadable(from, "it is too short"))?;
+        self.clock.end(begin.elapsed(), rank, senders);
         Ok(all)
     }
 
-    fn exchange_timed(
+    fn exchange_stamped(
         &mut self,
         rank: usize,
         own: &[Vec<u8>],
@@ -343,51 +283,6 @@ impl Connections {
                 false => Ok(()),
             }
         })
-    }
-}
-
-/// A wait for other processes: polls, then offers the core to others, then sleeps between polls.
-struct Wait {
-    spins: u32,
-    /// Begin of the wait, once the process no longer spins, and the last look at the control line.
-    begin: Option<Instant>,
-    looked: Instant,
-}
-
-impl Wait {
-    fn new(spins: u32) -> Self {
-        Self {
-            spins,
-            begin: None,
-            looked: Instant::now(),
-        }
-    }
-
-    /// Returns whether the wait is longer than any that a process that runs needs.
-    fn is_long(&self) -> bool {
-        self.begin
-            .is_some_and(|begin| begin.elapsed() > REASON_LIMIT)
-    }
-
-    /// Pauses between two polls. Looks at the control line from time to time.
-    fn pause(&mut self, control: &mut Control, awaited: &[usize]) -> Result<(), PeerError> {
-        if self.spins > 0 {
-            self.spins -= 1;
-            std::hint::spin_loop();
-            return Ok(());
-        }
-        let now = Instant::now();
-        let begin = *self.begin.get_or_insert(now);
-        if now - self.looked >= CONTROL_INTERVAL {
-            control.read(Duration::ZERO)?;
-            control.probe(awaited)?;
-            self.looked = now;
-        }
-        match now - begin > PATIENCE {
-            true => std::thread::sleep(NAP),
-            false => std::thread::yield_now(),
-        }
-        Ok(())
     }
 }
 

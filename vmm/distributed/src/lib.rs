@@ -8,6 +8,7 @@
 
 mod admission;
 mod control;
+mod exchange_clock;
 mod gate;
 mod group;
 mod key;
@@ -18,9 +19,11 @@ mod socket;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod wait;
 
 pub use admission::{Admission, Listener, join, join_world};
-pub use group::{ExchangeTimes, Group};
+pub use exchange_clock::ExchangeTimes;
+pub use group::Group;
 pub use key::{KEY_VARIABLE, Key, KeyError};
 pub use transport::{Place, Transport};
 

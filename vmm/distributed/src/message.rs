@@ -9,23 +9,12 @@ use crate::transport::{Place, Transport};
 pub struct Hello {
     /// Version of nodescope that the worker runs.
     pub version: String,
-    /// Host name of the worker.
-    pub host: String,
-    /// Process ID of the worker on its host.
-    pub process: u32,
     /// Place of the worker.
     #[serde(default)]
     pub place: Place,
     /// Rank that the worker has by its launcher; none if the master deals out the ranks.
     #[serde(default)]
     pub rank: Option<usize>,
-}
-
-impl Hello {
-    /// Returns a name of the worker for messages.
-    pub fn name(&self) -> String {
-        format!("{}, process {}", self.host, self.process)
-    }
 }
 
 /// Admission of a worker by the master.

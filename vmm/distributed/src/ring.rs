@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -112,7 +111,7 @@ pub fn open(process: u32, descriptor: RawFd, token: u64) -> io::Result<RingPair>
 
 /// One process's end of the memory that two processes share.
 pub struct RingPair {
-    mapped: Arc<Mapped>,
+    mapped: Mapped,
     /// Index of the ring into which this process writes.
     own: usize,
     /// Words that this process has written, and those of them that the other process is known to have read.
@@ -162,7 +161,7 @@ impl<'a> Outgoing<'a> {
 impl RingPair {
     fn new(mapped: Mapped, own: usize) -> Self {
         Self {
-            mapped: Arc::new(mapped),
+            mapped,
             own,
             written: 0,
             seen_read: 0,
@@ -215,8 +214,7 @@ impl RingPair {
     ///
     /// As for [`RingPair::receive`].
     pub fn gather(&mut self) -> Result<(), String> {
-        let mapped = Arc::clone(&self.mapped);
-        let ring = &mapped.shared().rings[1 - self.own];
+        let ring = &self.mapped.shared().rings[1 - self.own];
         let written = ring.written.0.load(Ordering::Acquire);
         if written == self.read {
             return Ok(());

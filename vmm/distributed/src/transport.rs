@@ -1,5 +1,7 @@
 //! Choice of the way of messages between each two processes.
 
+use std::path::Path;
+
 use nodescope_cluster::Peers;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,8 @@ pub enum Transport {
 pub struct Place {
     /// Number that a kernel draws when it boots; empty where unknown.
     pub boot: String,
+    /// Name of the host, for messages.
+    pub host: String,
     /// Process ID of the process on its host.
     pub process: u32,
 }
@@ -33,11 +37,20 @@ pub struct Place {
 impl Place {
     /// Returns the place of this process.
     pub fn own() -> Self {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
+            text.map_or_else(|_| String::new(), |text| text.trim().into())
+        };
         Self {
-            boot: boot.map_or_else(|_| String::new(), |boot| boot.trim().into()),
+            boot: read("random/boot_id"),
+            host: read("hostname"),
             process: std::process::id(),
         }
+    }
+
+    /// Returns the process for messages.
+    pub fn name(&self) -> String {
+        format!("{}, process {}", self.host, self.process)
     }
 
     fn shares_host_with(&self, other: &Place) -> bool {

@@ -47,17 +47,29 @@ pub struct PlanRequest {
     pub job_ps: Option<u64>,
     /// Virtual time of the window, warm-up included, picoseconds; `None`: as in the run with most nodes.
     pub window_ps: Option<u64>,
+    /// Latency of the cluster's network, picoseconds: nodes of several hosts exchange messages after each such virtual time.
+    #[serde(default = "latency_ps")]
+    pub latency_ps: u64,
+    /// Time that an exchange between the hosts takes, picoseconds; `None`: not planned.
+    #[serde(default)]
+    pub exchange_ps: Option<u64>,
+}
+
+/// Latency of the published study's network, as this project chose it.
+fn latency_ps() -> u64 {
+    1_300_000
 }
 
 impl FromStr for PlanRequest {
     type Err = String;
 
-    /// Reads `nodes=224,cores=16` with optional `host-cores`, `host-memory`, `job` and `window`.
+    /// Reads `nodes=224,cores=16` with optional `host-cores`, `host-memory`, `job`, `window`, `latency` and `exchange`.
     fn from_str(text: &str) -> Result<PlanRequest, String> {
         let (mut nodes, mut cores) = (None, None);
         // Defaults are those of the hosts of the published study.
         let (mut host_cores, mut host_memory_bytes) = (12, 24 << 30);
         let (mut job_ps, mut window_ps) = (None, None);
+        let (mut latency, mut exchange_ps) = (None, None);
         for entry in text.split(',') {
             let (key, value) = entry.split_once('=').ok_or_else(|| {
                 format!("\"{entry}\" has no \"=\"; write e.g. nodes=224,cores=16")
@@ -82,9 +94,11 @@ impl FromStr for PlanRequest {
                 }
                 "job" => job_ps = time()?,
                 "window" => window_ps = time()?,
+                "latency" => latency = time()?,
+                "exchange" => exchange_ps = time()?,
                 _ => {
                     return Err(format!(
-                        "\"{key}\" is none of nodes, cores, host-cores, host-memory, job, window"
+                        "\"{key}\" is none of nodes, cores, host-cores, host-memory, job, window, latency, exchange"
                     ));
                 }
             }
@@ -96,6 +110,8 @@ impl FromStr for PlanRequest {
             host_memory_bytes,
             job_ps,
             window_ps,
+            latency_ps: latency.unwrap_or_else(latency_ps),
+            exchange_ps,
         })
     }
 }
@@ -132,7 +148,12 @@ pub struct Plan {
     pub core_hours: f64,
     /// Processor time of the whole run if each instruction costs as much as in the run with most nodes, in hours of one host core.
     pub core_hours_by_instruction: f64,
-    /// Elapsed hours if all cores of [`Plan::hosts`] hosts are always busy: for `core_hours`, and for `core_hours_by_instruction`.
+    /// Hours in which all hosts exchange messages, at most: once in each latency of the network. 0 on one host, or where the request has no
+    /// time of an exchange.
+    #[serde(default)]
+    pub exchange_hours: f64,
+    /// Elapsed hours if all cores of [`Plan::hosts`] hosts are busy outside exchanges, and exchanges take [`Plan::exchange_hours`]: for
+    /// `core_hours`, and for `core_hours_by_instruction`.
     pub hours: [f64; 2],
 }
 
@@ -383,6 +404,21 @@ impl Series {
         let core_hours = hours(|phase| phase.cpu_seconds);
         let core_hours_by_instruction = hours(|phase| phase.cpu_seconds_by_instruction);
         let cores = f64::from(hosts) * f64::from(request.host_cores);
+        let exchanges = phases
+            .iter()
+            .map(|phase| phase.virtual_seconds)
+            .sum::<f64>()
+            * SECOND_PS
+            / request.latency_ps as f64;
+        let exchange_hours = match request.exchange_ps {
+            Some(ps) if hosts > 1 => exchanges * ps as f64 / SECOND_PS / HOUR,
+            _ => 0.0,
+        };
+        if hosts > 1 && request.exchange_ps.is_none() {
+            notes.push(
+                "hosts also exchange messages after each latency of the network: give exchange=TIME, which nodescope run --stats measures".to_owned(),
+            );
+        }
         Ok(Plan {
             request: request.clone(),
             phases,
@@ -397,7 +433,9 @@ impl Series {
             hosts,
             core_hours,
             core_hours_by_instruction,
-            hours: [core_hours, core_hours_by_instruction].map(|hours| hours / cores),
+            exchange_hours,
+            hours: [core_hours, core_hours_by_instruction]
+                .map(|hours| hours / cores + exchange_hours),
         })
     }
 
@@ -502,6 +540,14 @@ mod tests {
         assert!(told("nodes=0,cores=1").contains("no number from 1"));
         assert!(told("nodes").contains("has no \"=\""));
         assert!(told("nodes=1,cores=1,hosts=2").contains("is none of"));
+        assert_eq!((request.latency_ps, request.exchange_ps), (1_300_000, None));
+        let with: PlanRequest = "nodes=2,cores=1,latency=10us,exchange=21us"
+            .parse()
+            .unwrap();
+        assert_eq!(
+            (with.latency_ps, with.exchange_ps),
+            (10_000_000, Some(21_000_000))
+        );
         assert!(told("nodes=1,cores=1,job=0s").contains("no time above zero"));
     }
 

@@ -447,6 +447,15 @@ impl Plan {
             duration(HOUR * self.hours[0].min(self.hours[1])),
             duration(HOUR * self.hours[0].max(self.hours[1]))
         )?;
+        if let Some(ps) = self.request.exchange_ps.filter(|_| self.hosts > 1) {
+            writeln!(
+                out,
+                "  network {} of that at most: an exchange of {} after each {} of virtual time",
+                duration(HOUR * self.exchange_hours),
+                Time(ps),
+                Time(self.request.latency_ps)
+            )?;
+        }
         for note in &self.notes {
             writeln!(out, "  Note: {note}")?;
         }

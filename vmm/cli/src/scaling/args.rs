@@ -40,7 +40,7 @@ pub struct Scaling {
     #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
     pub to: Option<(Function, u64)>,
     /// Estimate what a larger cluster would cost the host, by a fit of runs with --host-times: nodes=224,cores=16 and, if need be,
-    /// host-cores=12, host-memory="24 GiB", job=TIME and window=TIME of virtual time.
+    /// host-cores=12, host-memory="24 GiB", job=TIME and window=TIME of virtual time, exchange=TIME between hosts, latency=1.3us.
     #[arg(long, value_name = "KEY=VALUE,...")]
     pub plan: Option<PlanRequest>,
 }
