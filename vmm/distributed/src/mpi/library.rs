@@ -125,12 +125,9 @@ impl MpiLibrary {
             // SAFETY: the buffer is as long as MPI may write; MPI allows the call before MPI_Init (MPI 4.0, section 11.4.1).
             unsafe { (self.get_library_version)(text, length) }
         };
-        text_of(get)
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .into()
+        let text = text_of(get).replace("Version:", "");
+        let name = text.split(['\n', ',']).next().unwrap_or_default();
+        name.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     fn check(&self, code: c_int) -> Result<(), MpiError> {
