@@ -1,5 +1,7 @@
 //! Runs whose processes a launcher of MPI has started: `mpirun nodescope run` and `srun --mpi=... nodescope run`.
 
+use std::path::PathBuf;
+
 use nodescope_distributed::Key;
 use nodescope_distributed::mpi::{Launch, MpiError, World};
 use serde::{Deserialize, Serialize};
@@ -139,6 +141,12 @@ pub fn silent(exit: Exit) -> Failure {
         chain: Vec::new(),
         also: None,
     }
+}
+
+/// Returns the folder of shared memory, in which a library of MPI removes its files at the end.
+pub fn shared_memory(is_launched: bool) -> Option<PathBuf> {
+    let folder = PathBuf::from("/dev/shm");
+    (is_launched && folder.is_dir()).then_some(folder)
 }
 
 /// Returns the addresses of this host's network interfaces that are up, those of other hosts' reach first.

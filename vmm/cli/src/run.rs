@@ -37,7 +37,7 @@ use crate::sections::sections;
 use crate::stats::Stats;
 use crate::terminal::{argument, print};
 use crate::verdict::add_verdict;
-use crate::{check, config, distributed, openmp, sandbox, snapshot, worker};
+use crate::{check, config, distributed, mpi, openmp, sandbox, snapshot, worker};
 
 /// File name of the study's copy among the results.
 const STUDY_COPY: &str = "study.toml";
@@ -179,6 +179,7 @@ fn run_as_master(
         tcp: workers.is_some(),
         workers: starts_workers,
     };
+    kept.write.extend(mpi::shared_memory(is_launched));
     let written = save.as_ref().map(|save| &save.path).into_iter();
     kept.write
         .extend(written.chain(&boot).map(|file| sandbox::folder_of(file)));

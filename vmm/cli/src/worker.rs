@@ -17,7 +17,7 @@ use crate::args::{self, EngineChoice};
 use crate::distributed::{SaveTask, StartPoint, Task, group_failure, start_point, version};
 use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
-use crate::mpi::{Launched, silent};
+use crate::mpi::{Launched, shared_memory, silent};
 use crate::results::folder_failure;
 use crate::run::exit_of;
 use crate::stats::Stats;
@@ -98,6 +98,7 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
     // The threads of libzmq have begun already, and only new kernels hold these, too.
     let kept = sandbox::Kept {
         read: task.snapshots.clone(),
+        write: shared_memory(group.way(0) == "MPI").into_iter().collect(),
         tcp: true,
         ..sandbox::Kept::default()
     };
