@@ -44,7 +44,7 @@ END
     # The first run boots the node. All later runs make their nodes of it.
     seconds_of "$folder/boot" "$folder/ring-1.3.toml" --host-threads=2 > "$folder/boot.txt"
     local mpirun=(mpirun.openmpi --oversubscribe)
-    printf '%-22s%10s%10s%10s%10s%10s\n' program threads memory MPI "MPI, TCP" sockets
+    printf '%-22s%14s%14s%14s%14s%14s\n' program threads memory MPI "MPI, TCP" sockets
     for processes in 2 4; do
         for program in ring alltoall; do
             for latency in 1.3 10; do
@@ -67,7 +67,7 @@ END
                 done
                 jq --raw-output --null-input '$ARGS.positional | map(tonumber) | .[0] as $threads
                     | map("\(.) s \($threads / . * 100 | round / 100)") | join("\t")' --args "${times[@]}" |
-                    awk -F'\t' -v row="$processes, $program, $latency us" '{ printf "%-22s%10s%10s%10s%10s%10s\n", row, $1, $2, $3, $4, $5 }'
+                    awk -F'\t' -v row="$processes, $program, $latency us" '{ printf "%-22s%14s%14s%14s%14s%14s\n", row, $1, $2, $3, $4, $5 }'
             done
         done
     done

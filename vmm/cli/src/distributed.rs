@@ -146,7 +146,8 @@ pub struct Processes {
     _started: Started,
 }
 
-/// Worker processes on this host or of a launcher, and the key of the run. Dropping waits for the workers to end, and kills those that take too long.
+/// Worker processes that this process or a launcher has started, and the key of the run. Dropping waits for this process's workers to end,
+/// and kills those that take too long.
 pub struct Started {
     workers: Vec<Child>,
     key: Key,

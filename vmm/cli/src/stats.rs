@@ -63,7 +63,7 @@ impl Stats {
     /// Returns the times as text: a line for each process, and what follows from them.
     pub fn text(&self) -> String {
         let mut text = String::from(
-            "\nprocesses, host's time       running    waiting  exchanging  an exchange  by\n",
+            "\nprocesses, host's time   running         waiting      exchanging   an exchange  by\n",
         );
         for process in &self.processes {
             let times = &process.times;
@@ -72,7 +72,7 @@ impl Stats {
                 |seconds: f64| format!("{seconds:.1} s {:>3.0} %", 100.0 * seconds / all.max(1e-9));
             let each = times.exchanging * 1e6 / times.exchanges.max(1) as f64;
             text += &format!(
-                "  {}\n{:>36}{:>12}{:>12}{each:>10.1} us  {}\n",
+                "  {}\n{:>32}{:>16}{:>16}{each:>11.1} us  {}\n",
                 process.name,
                 part(process.running),
                 part(times.waiting),
@@ -104,7 +104,7 @@ impl Stats {
         let whole = slowest.running + slowest.times.waiting + slowest.times.exchanging;
         if most - slowest.times.waiting > 0.1 * whole {
             format!(
-                "slowest     {}: others wait {most:.1} s for it; give it fewer nodes, more threads or a faster host",
+                "slowest     {}: others wait {most:.1} s for this process; give it fewer nodes, more threads or a faster host",
                 slowest.name
             )
         } else if slowest.times.exchanging > 0.3 * whole {

@@ -10,7 +10,6 @@ use nodescope_cluster::{
     When,
 };
 use nodescope_distributed::{Group, Key, join, join_world};
-
 use nodescope_study::SnapshotAt;
 
 use crate::args::{self, EngineChoice};

@@ -296,32 +296,25 @@ impl Distribution {
         gathered.inspect_err(|error| self.lose(error.clone()))
     }
 
-    /// Calls [`Peers::exchange`], unless a process is lost.
-    fn exchange(&self, own: &[Vec<u8>], senders: &[bool]) -> Result<Vec<Vec<u8>>, PeerError> {
+    /// Calls a function with the processes, unless one is lost. Remembers a process that is lost in the call.
+    fn unless_lost<R>(
+        &self,
+        call: impl FnOnce(&dyn Peers) -> Result<R, PeerError>,
+    ) -> Result<R, PeerError> {
         if let Some(lost) = self.lost() {
             return Err(lost);
         }
-        let received = self.peers.exchange(own, senders);
-        received.inspect_err(|error| self.lose(error.clone()))
+        call(&*self.peers).inspect_err(|error| self.lose(error.clone()))
     }
 
     /// Sends a message about a node of this process to the master.
-    pub(crate) fn send_to_master(&self, message: Vec<u8>) -> Result<(), PeerError> {
-        if let Some(lost) = self.lost() {
-            return Err(lost);
-        }
-        let sent = self.peers.send(0, &message);
-        sent.inspect_err(|error| self.lose(error.clone()))
+    pub(crate) fn send_to_master(&self, message: &[u8]) -> Result<(), PeerError> {
+        self.unless_lost(|peers| peers.send(0, message))
     }
 
     /// Receives a message about a node from the node's process.
     pub(crate) fn receive_from_node(&self, node: usize) -> Result<Vec<u8>, PeerError> {
-        if let Some(lost) = self.lost() {
-            return Err(lost);
-        }
-        let from = process_of(self.nodes, node, self.peers.count());
-        let received = self.peers.receive(from);
-        received.inspect_err(|error| self.lose(error.clone()))
+        self.unless_lost(|peers| peers.receive(process_of(self.nodes, node, peers.count())))
     }
 
     fn gather<T: DeserializeOwned>(&self, own: &impl Serialize) -> Result<Vec<T>, PeerError> {
@@ -348,7 +341,7 @@ impl Distribution {
     }
 
     /// Exchanges the frames of a quantum that ended at `end_ps`, and the summaries of nodes, with all processes. Returns all frames in the
-    /// order of nodes, and the summary of all nodes. A process of which all know that its nodes slept throughout the quantum sends nothing,
+    /// order of nodes. A process of which all know that its nodes slept throughout the quantum sends nothing,
     /// so that nobody waits for that process. `has_receiver` says whether a frame is for one of some nodes.
     pub(crate) fn gather_quantum(
         &self,
@@ -356,7 +349,7 @@ impl Distribution {
         frames: Vec<SentFrame>,
         own: BarrierSummary,
         has_receiver: impl Fn(&SentFrame, Range<usize>) -> bool,
-    ) -> Result<(Vec<SentFrame>, BarrierSummary), PeerError> {
+    ) -> Result<Vec<SentFrame>, PeerError> {
         let mut known = self.known();
         let senders: Vec<bool> = (known.iter())
             .map(|of| of.summary.next_activity_ps < end_ps)
@@ -387,7 +380,7 @@ impl Distribution {
                 exact: true,
             };
         }
-        let received = self.exchange(&messages, &senders)?;
+        let received = self.unless_lost(|peers| peers.exchange(&messages, &senders))?;
         let mut all = Vec::new();
         let mut own_frames = Some(frames);
         for (from, message) in received.iter().enumerate() {
@@ -415,7 +408,7 @@ impl Distribution {
                 };
             }
         }
-        Ok((all, merged(&known)))
+        Ok(all)
     }
 
     /// Takes into account that frames were delivered to nodes, each with its time in picoseconds. Returns the summary of all nodes after
@@ -444,7 +437,8 @@ impl Distribution {
             false => 0,
         };
         let own = own_ps.to_le_bytes().to_vec();
-        let received = self.exchange(&vec![own.clone(); count], &inexact)?;
+        let received =
+            self.unless_lost(|peers| peers.exchange(&vec![own.clone(); count], &inexact))?;
         for (from, mut message) in received.into_iter().enumerate() {
             if !inexact[from] {
                 continue;

@@ -578,7 +578,7 @@ impl Executor {
         };
         let own = self.own_summary();
         let ended = (quantum.number, quantum.target_ps);
-        let (frames, _) = {
+        let frames = {
             let network = self.network();
             let has_receiver = |frame: &SentFrame, nodes| network.has_receiver(frame, nodes);
             distribution.gather_quantum(ended, frames, own, has_receiver)?

@@ -36,8 +36,8 @@ pub fn send(executor: &Executor, index: usize, node: &mut Node) -> Result<(), Ru
         source,
     })?;
     let state = postcard::to_stdvec(&state).map_err(|error| unreadable(index, &error))?;
-    let send = |message| distribution(executor).send_to_master(message);
-    send(state)?;
+    let send = |message: &[u8]| distribution(executor).send_to_master(message);
+    send(&state)?;
     let mut buffer = vec![0; ADDRESS + PIECE as usize];
     for region in node.ram().regions() {
         for within in (0..region.len).step_by(PIECE as usize) {
@@ -45,13 +45,15 @@ pub fn send(executor: &Executor, index: usize, node: &mut Node) -> Result<(), Ru
             let length = ADDRESS + PIECE.min(region.len - within) as usize;
             let (address, bytes) = buffer[..length].split_at_mut(ADDRESS);
             address.copy_from_slice(&start.to_le_bytes());
-            if !node.ram().read(start, bytes) || *bytes == ZERO[..bytes.len()] {
-                continue;
+            if !node.ram().read(start, bytes) {
+                return Err(unreadable(index, &"a region of its RAM cannot be read").into());
             }
-            send(buffer[..length].to_vec())?;
+            if *bytes != ZERO[..bytes.len()] {
+                send(&buffer[..length])?;
+            }
         }
     }
-    Ok(send(Vec::new())?)
+    Ok(send(&[])?)
 }
 
 /// Receives the state and the RAM of a node from its process. `layout` has the bytes of memory of each socket.

@@ -161,8 +161,14 @@ impl Connections {
         let Self { control, ways, .. } = self;
         match ways {
             Ways::Mpi(messages) => {
-                let sent = messages.send(to, message);
-                sent.map_err(|error| self.mpi_failed(&error, &[to]))
+                let mut rest = Some(message);
+                loop {
+                    match messages.send(to, &mut rest) {
+                        Ok(true) => return Ok(()),
+                        Ok(false) => wait.pause(control, &[to])?,
+                        Err(error) => return Err(self.mpi_failed(&error, &[to])),
+                    }
+                }
             }
             Ways::Each(ways) => {
                 let Way::Memory(_) = &ways[to] else {

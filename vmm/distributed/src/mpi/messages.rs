@@ -108,9 +108,7 @@ impl MpiMessages {
         let others = (0..self.size()).filter(|&other| other != rank);
         let message = [0; PIECE - HEADER];
         for round in 0..CONNECTING_ROUNDS {
-            for to in others.clone() {
-                self.send(to, &message[..round % 2 * message.len()])?;
-            }
+            self.tell_all(&message[..round % 2 * message.len()])?;
             for from in others.clone() {
                 while self.receive(from)?.is_none() {
                     std::thread::yield_now();
@@ -128,30 +126,37 @@ impl MpiMessages {
         Ok(())
     }
 
-    /// Sends a message to a process. Waits only where very many pieces are under way.
-    pub fn send(&mut self, to: usize, message: &[u8]) -> Result<(), MpiError> {
-        let mut rest = message;
-        loop {
-            let count = rest.len().min(PIECE - HEADER);
-            let (content, later) = rest.split_at(count);
-            let more = if later.is_empty() { 0 } else { MORE };
-            self.send_piece(to, content, more)?;
-            rest = later;
-            if rest.is_empty() {
-                return Ok(());
+    /// Sends as much of a message as there is room for pieces under way, and leaves the rest. Returns whether all is sent, so that the
+    /// caller can find out between two calls whether the other process still runs.
+    pub fn send(&mut self, to: usize, rest: &mut Option<&[u8]>) -> Result<bool, MpiError> {
+        self.collect_sent(to)?;
+        while let Some(message) = *rest {
+            if self.peers[to].sends.len() >= MOST_SENDS {
+                // The other process may wait for room, too.
+                self.receive_all()?;
+                return Ok(false);
+            }
+            let (content, later) = message.split_at(message.len().min(PIECE - HEADER));
+            *rest = (!later.is_empty()).then_some(later);
+            self.send_piece(to, content, if rest.is_some() { MORE } else { 0 })?;
+        }
+        Ok(true)
+    }
+
+    /// Sends a short message to all other processes.
+    pub fn tell_all(&mut self, message: &[u8]) -> Result<(), MpiError> {
+        let rank = self.rank;
+        for to in (0..self.size()).filter(|&to| to != rank) {
+            let mut rest = Some(message);
+            while !self.send(to, &mut rest)? {
+                std::thread::yield_now();
             }
         }
+        Ok(())
     }
 
     fn send_piece(&mut self, to: usize, content: &[u8], flags: u32) -> Result<(), MpiError> {
         let count = content.len();
-        self.collect_sent(to)?;
-        while self.peers[to].sends.len() >= MOST_SENDS {
-            // The other process may wait for room, too.
-            self.receive_all()?;
-            self.collect_sent(to)?;
-            std::thread::yield_now();
-        }
         let mut piece = self.spare.pop().unwrap_or_else(Piece::new);
         // SAFETY: the piece is new, or its send is complete.
         let bytes = unsafe { piece.bytes() };

@@ -87,12 +87,15 @@ impl World {
             processes,
             ..
         } = launch;
+        if launcher == Launcher::PlainSrun {
+            return Err(MpiError::PlainSrun { processes });
+        }
         let pmix = std::env::var_os("PMIX_RANK").is_some();
         let mut library = find(launch, named, cache)?;
         let is_open_mpi = library.version().starts_with("Open MPI");
         // Open MPI ends the process where srun gives it no PMIx, and its message names neither the cause nor the remedy.
-        let by_srun = matches!(launcher, Launcher::Srun | Launcher::PlainSrun);
-        if launcher == Launcher::PlainSrun || by_srun && is_open_mpi && !pmix {
+        let by_srun = launcher == Launcher::Srun;
+        if by_srun && is_open_mpi && !pmix {
             return Err(MpiError::PlainSrun { processes });
         }
         // The libraries themselves end the process, with messages of their own.
@@ -144,11 +147,7 @@ impl World {
     ///
     /// An error of MPI.
     pub fn tell_all(&mut self, message: &[u8]) -> Result<(), MpiError> {
-        (0..self.size())
-            .filter(|&to| to != self.messages.rank())
-            .collect::<Vec<_>>()
-            .into_iter()
-            .try_for_each(|to| self.messages.send(to, message))
+        self.messages.tell_all(message)
     }
 
     /// Waits for a message of the first process, without keeping the processor busy.
@@ -210,7 +209,6 @@ fn find(launch: &Launch, named: Option<&Path>, cache: &Path) -> Result<MpiLibrar
     }
     match shim::compiler(launcher) {
         Some(compiler) => by_compiler(&compiler),
-        None if launcher == Launcher::PlainSrun => Err(MpiError::PlainSrun { processes }),
         None => Err(MpiError::None {
             launcher,
             processes,
