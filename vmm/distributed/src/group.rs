@@ -270,16 +270,18 @@ impl Connections {
 
     /// Waits a moment for messages of these processes.
     fn wait(&mut self, wait: &mut Wait, awaited: &[usize]) -> Result<(), PeerError> {
-        if awaited.iter().any(|&from| self.goes_by_control(from)) {
-            let is_only_way = awaited.iter().all(|&from| self.goes_by_control(from));
-            let within = if is_only_way {
-                PROBE_INTERVAL
-            } else {
-                Duration::ZERO
-            };
-            if self.control.read(within)? {
-                return Ok(());
+        let by_control = awaited.iter().filter(|&&from| self.goes_by_control(from));
+        match by_control.count() {
+            0 => {}
+            count if count == awaited.len() => {
+                // Polls of the wait would come too late: libzmq has waited for a while.
+                return match self.control.read(PROBE_INTERVAL)? {
+                    true => Ok(()),
+                    false => self.control.probe(awaited),
+                };
             }
+            _ if self.control.read(Duration::ZERO)? => return Ok(()),
+            _ => {}
         }
         wait.pause(&mut self.control, awaited).or_else(|error| {
             // A master that has this exchange's messages may end before this worker has them.

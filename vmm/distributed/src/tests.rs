@@ -123,25 +123,32 @@ fn only_senders_are_waited_for() {
 #[test]
 fn a_worker_that_is_gone_is_named() {
     let key = Key::new().unwrap();
-    let (listener, address) = listen(&key);
-    let workers = start_workers(&key, &address, 2, |group| {
+    for (count, transport) in [
+        (1, Transport::Sockets),
+        (2, Transport::Sockets),
+        (1, Transport::Memory),
+        (2, Transport::Memory),
+    ] {
+        let (listener, address) = listen(&key);
+        let workers = start_workers(&key, &address, count, |group| {
+            group.all_gather(b"first").unwrap();
+            if group.rank() == group.count() - 1 {
+                return;
+            }
+            // The worker receives from the master the reason why the run ends.
+            let error = group.all_gather(b"second").unwrap_err();
+            assert!(error.to_string().contains("worker 2"), "{error}");
+        });
+        let group = admit_by(listener, count, LIMIT, transport).unwrap();
         group.all_gather(b"first").unwrap();
-        if group.rank() == 2 {
-            return;
-        }
-        // The worker receives from the master the reason why the run ends.
-        let error = group.all_gather(b"second").unwrap_err();
-        assert!(error.to_string().contains("worker 2"), "{error}");
-    });
-    let group = admit(listener, 2, LIMIT).unwrap();
-    group.all_gather(b"first").unwrap();
-    let begin = Instant::now();
-    let peer = group.names()[2].clone();
-    assert_eq!(group.all_gather(b"second"), Err(PeerError::Died { peer }));
-    assert!(begin.elapsed() < LIMIT, "nobody waits for ever");
-    workers
-        .into_iter()
-        .for_each(|worker| worker.join().unwrap());
+        let begin = Instant::now();
+        let peer = group.names()[count].clone();
+        assert_eq!(group.all_gather(b"second"), Err(PeerError::Died { peer }));
+        assert!(begin.elapsed() < LIMIT, "nobody waits for ever");
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
+    }
 }
 
 #[test]
