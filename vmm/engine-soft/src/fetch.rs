@@ -65,15 +65,21 @@ impl Cpu {
         }
     }
 
+    /// Returns the block at the instruction pointer if the vCPU has found the block before.
+    #[inline(always)]
+    pub fn known_block(&mut self) -> Option<Entry> {
+        let linear = self.code_linear(self.gpr[RIP as usize]);
+        self.blocks.find(linear, self.code_key)
+    }
+
     /// Returns the block at the instruction pointer. Raises the faults of the fetch.
     #[inline(always)]
     pub fn block(&mut self) -> Result<Entry, Trap> {
-        let ip = self.gpr[RIP as usize];
-        let linear = self.code_linear(ip);
-        if let Some(block) = self.blocks.find(linear, self.code_key) {
+        if let Some(block) = self.known_block() {
             return Ok(block);
         }
-        self.block_slow(ip, linear)
+        let ip = self.gpr[RIP as usize];
+        self.block_slow(ip, self.code_linear(ip))
     }
 
     #[cold]
@@ -85,9 +91,6 @@ impl Cpu {
         let page = self.code_page(linear)?;
         if page.host.is_null() {
             return Err(self.fetch_from_device(page.physical));
-        }
-        if linear >> 63 != 0 && !page.global() {
-            self.blocks.upper_not_global = true;
         }
         let physical = page.physical | linear & 0xfff;
         let (key, mode) = (self.code_key, self.mode);
@@ -115,9 +118,6 @@ impl Cpu {
         let second = self.code_page(linear.wrapping_add(in_page as u64))?;
         if second.host.is_null() {
             return Err(self.fetch_from_device(second.physical));
-        }
-        if linear >> 63 != 0 && !second.global() {
-            self.blocks.upper_not_global = true;
         }
         let (table, code) = self.blocks_and_code();
         let (blocks, behind) = (&code.blocks, second.physical);
@@ -163,7 +163,7 @@ impl Cpu {
     }
 
     /// Returns the page of the code at a linear address.
-    fn code_page(&mut self, linear: u64) -> Result<Page, Trap> {
+    pub fn code_page(&mut self, linear: u64) -> Result<Page, Trap> {
         if let Some(page) = self.blocks.page(linear, self.code_key) {
             return Ok(*page);
         }

@@ -163,6 +163,7 @@ impl BlockTable {
     /// Adds the page of a linear address from which code is fetched.
     pub fn add_page(&mut self, linear: u64, key: u8, page: Page) {
         self.note_pages(linear, 1);
+        self.upper_not_global |= linear >> 63 != 0 && !page.global();
         self.page_translations[(linear >> 63) as usize].insert((linear >> 12, key), page);
     }
 
@@ -260,6 +261,12 @@ impl BlockTable {
         }
     }
 
+    /// Records the pages of code that is used without a block of the node.
+    pub fn note_code(&mut self, ip: u64, physical: u64) {
+        self.note_pages(ip, 1);
+        self.note_source((ip >> 63) as usize, physical);
+    }
+
     /// Returns word and bit of a physical page in `sources`.
     fn source_bit(physical: u64) -> (usize, u64) {
         let page = (physical >> 12) as usize;
@@ -271,9 +278,13 @@ impl BlockTable {
         let half = (ip >> 63) as usize;
         let second = (block.second_page != 0).then_some(block.second_page);
         for physical in [Some(block.physical), second].into_iter().flatten() {
-            let (word, bit) = Self::source_bit(physical);
-            self.sources[half][word] |= bit;
+            self.note_source(half, physical);
         }
+    }
+
+    fn note_source(&mut self, half: usize, physical: u64) {
+        let (word, bit) = Self::source_bit(physical);
+        self.sources[half][word] |= bit;
     }
 
     fn bump(&mut self, half: usize) {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodescope_plugin_api::FLOP_CLASSES;
@@ -31,6 +31,8 @@ pub struct Decoded {
     pub stores: u32,
     /// Floating-point operations of all operations; None where there are none.
     pub flops: Option<Box<[u32; FLOP_CLASSES]>>,
+    /// Number of times that the interpreters of all nodes executed the operations, where nodes share code.
+    executions: AtomicU32,
 }
 
 impl Decoded {
@@ -46,7 +48,13 @@ impl Decoded {
             flops: flops.iter().any(|&n| n > 0).then(|| Box::new(flops)),
             ops: ops.into(),
             len,
+            executions: AtomicU32::new(0),
         }
+    }
+
+    /// Counts an execution by the interpreter of any node; returns the count.
+    pub fn count_execution(&self) -> u32 {
+        self.executions.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 

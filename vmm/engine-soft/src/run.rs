@@ -280,8 +280,8 @@ impl Cpu {
                 };
                 let next = match known {
                     Some(code) => Next::Code(code, whole),
-                    None => match self.block() {
-                        Ok(entry) => self.next_of(entry, whole, most),
+                    None => match self.find_next::<ATTACHED>(whole, most) {
+                        Ok(next) => next,
                         Err(Trap) => break Err(Trap),
                     },
                 };
@@ -331,6 +331,23 @@ impl Cpu {
             }
         }
         End::Look
+    }
+
+    /// Returns what runs at the instruction pointer, where the jump cache does not know. Raises the faults of the fetch. `whole` and `most`:
+    /// see [`Cpu::next_of`].
+    #[inline(always)]
+    fn find_next<const ATTACHED: bool>(&mut self, whole: i64, most: i64) -> Result<Next, Trap> {
+        if let Some(entry) = self.known_block() {
+            return Ok(self.next_of(entry, whole, most));
+        }
+        if !ATTACHED
+            && whole > 0
+            && let Some(code) = self.shared_code_here()?
+        {
+            return Ok(Next::Code(code, whole));
+        }
+        let entry = self.block()?;
+        Ok(self.next_of(entry, whole, most))
     }
 
     /// Returns how a block runs: as translated code, or by the interpreter. `whole`: see [`Cpu::known_code`]; `most`: the number of

@@ -99,13 +99,31 @@ fn a_second_node_runs_what_the_first_has_translated() {
     ];
     for (machine, (changes_at, sum, makes)) in machines.iter_mut().zip(cases) {
         machine.state.general.gpr[RDX] = changes_at;
-        let before = pool.translated();
+        let (before, blocks) = (pool.translated(), pool.counts());
         run(machine);
         assert_eq!(machine.reg(RBX), sum);
         assert_eq!(machine.vcpu.translations(), 0, "all is shared");
         assert!(machine.vcpu.activity().entries > 0);
         assert_eq!(pool.translated() > before, makes);
+        assert_eq!(pool.counts() == blocks, !makes, "blocks are for new code");
     }
+}
+
+#[test]
+fn executions_of_all_nodes_count_together() {
+    let program = |a: &mut CodeAssembler| {
+        a.mov(eax, 1).unwrap();
+        a.hlt().unwrap();
+    };
+    let pool = Arc::default();
+    let mut machines = [0; 5].map(|_| sharing(&pool, Translate::After(48), program));
+    // A sixteenth of 48: the fourth execution is the first one that pays.
+    for (machine, translated) in machines.iter_mut().zip([0, 0, 0, 1, 1]) {
+        run(machine);
+        assert_eq!(pool.translated(), translated);
+        assert_eq!(machine.reg(RAX), 1);
+    }
+    assert_eq!(machines[4].vcpu.activity().entries, 1);
 }
 
 #[test]

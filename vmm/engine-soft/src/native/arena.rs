@@ -7,16 +7,12 @@ use std::num::NonZeroU64;
 
 use crate::executable::{Executable, ExecutableError, HUGE};
 
-/// Bytes of an arena for code, in line and out of line. When one of the two parts is used up, a node evicts all its code; code that nodes
-/// share is kept, but no more is added.
-const CODE: usize = IN_LINE + OUT_OF_LINE;
+/// Bytes of in-line code of a node's own arena. When the arena is used up, the node evicts all its code.
 pub const IN_LINE: usize = 20 << 20;
-const OUT_OF_LINE: usize = 28 << 20;
+/// Bytes of in-line code of the arena that nodes share. When the arena is used up, its code is kept, but no more is added.
+pub const SHARED_IN_LINE: usize = 80 << 20;
 /// Number of bytes of in-line code in a huge page's range at which the arena asks the host for a huge page there.
 const WORTH: usize = HUGE / 8;
-const _: () = assert!(IN_LINE.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
-/// Number of chain slots of an arena. A node evicts all its code when they are used up.
-pub const MAX_CHAIN_SLOTS: usize = 1 << 19;
 
 /// Address of code in an arena. Only arenas make these values. The code remains there until its arena is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,22 +65,32 @@ pub struct Arena {
     kept: usize,
     /// Number of bytes of in-line code for which huge pages were requested.
     huge: usize,
-    /// Maximum number of bytes of in-line code.
+    /// Maximum number of bytes of in-line code. The address space for in-line code may be larger.
     room: usize,
+    /// Sizes of the address space for in-line code and for all code, in bytes, and number of chain slots.
+    in_line: usize,
+    code: usize,
+    most_chain_slots: usize,
 }
 
 impl Arena {
-    /// Reserves address space. At most `room` bytes are used for in-line code, and never more than [`IN_LINE`]. The host allocates pages
-    /// when they are written.
+    /// Reserves address space for so many bytes of in-line code, with out-of-line code and chain slots in proportion. The host allocates
+    /// pages when they are written.
     pub fn new(room: usize) -> Result<Self, ExecutableError> {
+        let in_line = room.next_multiple_of(HUGE);
+        let code = (in_line * 12 / 5).next_multiple_of(HUGE);
+        let most_chain_slots = in_line / 40;
         Ok(Self {
-            memory: Executable::new(c"nodescope-code", CODE, MAX_CHAIN_SLOTS * 8)?,
+            memory: Executable::new(c"nodescope-code", code, most_chain_slots * 8)?,
             used: 0,
-            out_of_line: IN_LINE,
+            out_of_line: in_line,
             chain_slots: 0,
             kept: 0,
             huge: 0,
-            room: room.min(IN_LINE),
+            room,
+            in_line,
+            code,
+            most_chain_slots,
         })
     }
 
@@ -102,7 +108,7 @@ impl Arena {
     /// enough space.
     pub fn push(&mut self, in_line: &[u8], out_of_line: &[u8]) -> Option<Pushed> {
         if in_line.len() > self.room.saturating_sub(self.used)
-            || out_of_line.len() > CODE - self.out_of_line
+            || out_of_line.len() > self.code - self.out_of_line
         {
             return None;
         }
@@ -116,11 +122,11 @@ impl Arena {
         }
         self.used = (self.used + in_line.len())
             .next_multiple_of(16)
-            .min(IN_LINE);
+            .min(self.in_line);
         self.out_of_line = (self.out_of_line + out_of_line.len())
             .next_multiple_of(16)
-            .min(CODE);
-        if self.used >= self.huge + WORTH && self.huge < IN_LINE {
+            .min(self.code);
+        if self.used >= self.huge + WORTH && self.huge < self.in_line {
             self.memory.make_huge(self.huge);
             self.huge += HUGE;
         }
@@ -135,7 +141,7 @@ impl Arena {
 
     /// Allocates a chain slot, which contains zero until it is set; none if all are in use.
     pub fn allocate_chain_slot(&mut self) -> Option<ChainSlot> {
-        if self.chain_slots == MAX_CHAIN_SLOTS {
+        if self.chain_slots == self.most_chain_slots {
             return None;
         }
         let slot = ChainSlot(self.chain_slots as u32);
@@ -166,7 +172,7 @@ impl Arena {
     /// Drops all chain slots, and all code except that marked by [`Arena::keep`].
     pub fn clear(&mut self) {
         self.used = self.kept;
-        self.out_of_line = IN_LINE;
+        self.out_of_line = self.in_line;
         self.chain_slots = 0;
     }
 }

@@ -50,15 +50,13 @@ mod transfer;
 mod translate;
 mod way_lookup;
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use nodescope_plugin_api::{Context, FLOP_CLASSES};
 
 use nodescope_x86::bits::rflags;
 
-use crate::block::{AddressHasher, Block, CodeSpan};
+use crate::block::{Block, CodeSpan, HostCode};
 use crate::block_costs::CostNumber;
 use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
@@ -257,14 +255,12 @@ pub struct TranslationCache {
     exits: Vec<BlockExit>,
     /// The page of the block that is being translated for all nodes; None during other translations.
     page: Option<SharedPage>,
-    /// Shared code by its page, offset within the page, and key.
-    by_page: HashMap<(SharedPage, u16, u8), CodeAddress, BuildHasherDefault<AddressHasher>>,
     /// True if the memory for code or for chain slots is used up. A node must throw away all its code; shared code is kept, and no more is
     /// added.
     full: bool,
     /// The L0 filter cache's geometry in the window that code was last made for, and whether that code attributes costs to blocks.
     pub window: Option<(nodescope_plugin_api::L0Geometry, bool)>,
-    /// Size of the memory for in-line code, in bytes. All code is thrown away when this memory is full.
+    /// Size of the memory for in-line code, in bytes. A node throws away all its code when this memory is full.
     room: usize,
     /// Miss routines, by the parameters that their code depends on.
     miss_routines: miss_routines::MissRoutineCache,
@@ -272,6 +268,13 @@ pub struct TranslationCache {
 
 impl Default for TranslationCache {
     fn default() -> Self {
+        Self::with_room(arena::IN_LINE)
+    }
+}
+
+impl TranslationCache {
+    /// Returns an empty cache with so many bytes for in-line code.
+    fn with_room(room: usize) -> Self {
         Self {
             arena: None,
             routines: Routines::default(),
@@ -279,16 +282,13 @@ impl Default for TranslationCache {
             blocks: Vec::new(),
             exits: Vec::new(),
             page: None,
-            by_page: HashMap::default(),
             full: false,
             window: None,
-            room: arena::IN_LINE,
+            room,
             miss_routines: miss_routines::MissRoutineCache::default(),
         }
     }
-}
 
-impl TranslationCache {
     /// Returns the number of translation blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
@@ -306,9 +306,9 @@ impl TranslationCache {
         (self.exits.len() as u32 - 1) | shared
     }
 
-    /// Sets the size of the memory for in-line code, in bytes. Must be called before anything is translated.
+    /// Reduces the size of the memory for in-line code to so many bytes. Must be called before anything is translated.
     pub fn set_room(&mut self, bytes: usize) {
-        self.room = bytes;
+        self.room = self.room.min(bytes);
     }
 
     /// Chains an exit to the code of a block, if the exit has a chain slot and leads to `ip`.
@@ -628,29 +628,38 @@ impl Cpu {
         let table = usize::from(self.cpl == 3);
         let known = self.native.jump_cache.find(table, ip);
         let unchained_exit = self.native.unchained_exit.take();
+        if known.is_some() && unchained_exit.is_none() {
+            return known;
+        }
         // SAFETY: the entry was just found: its block is alive.
         let block = unsafe { &*entry.block };
-        let code = if let Some(code) = known {
-            code
-        } else {
-            let code = match block.native(ip, self.code_key, self.attached) {
-                Some(native) => native.code,
-                None => self.find_or_translate(block, ip)?,
-            };
+        let code = match block.native(ip, self.code_key, self.attached) {
+            Some(native) => native.code,
+            None => match self.find_or_translate(block, ip) {
+                Some(code) => code,
+                None => return known,
+            },
+        };
+        if known.is_none() {
             let branched = self.native.missed_ip == Some(ip);
             self.native.jump_cache.add(table, ip, code, branched);
-            code
-        };
+        }
         if let Some(n) = unchained_exit
             && block.second_page == 0
+            && let Some(native) = block.native(ip, self.code_key, self.attached)
         {
-            if n & SHARED_EXIT == 0 {
-                self.code().translation_cache.chain(n, ip, code);
-            } else if let Some(native) = block.native(ip, self.code_key, self.attached) {
-                self.code().pool.clone().translation_cache.chain(n, native);
-            }
+            self.chain(n, native);
         }
         Some(code)
+    }
+
+    /// Chains an exit to code of the same page.
+    fn chain(&mut self, n: u32, native: HostCode) {
+        let code = self.code();
+        match n & SHARED_EXIT {
+            0 => code.translation_cache.chain(n, native.ip, native.code),
+            _ => code.pool.translation_cache.chain(n, native),
+        }
     }
 
     /// Returns an exit by its number.
@@ -666,21 +675,19 @@ impl Cpu {
     /// is translated when its count of executions exceeds the threshold.
     fn find_or_translate(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
         let n = block.count_execution();
-        let shares = self.shares_code();
-        // All nodes run shared code, so its translation pays after fewer executions on each node.
-        let threshold =
-            self.native.translation_threshold >> if shares { SHARED_THRESHOLD_SHIFT } else { 0 };
-        if n <= threshold && !(shares && n.is_power_of_two()) {
-            return None;
-        }
-        if shares && let Some(page) = self.shared_page(block, ip) {
-            if let Some(code) = self.shared_code(block, ip, page) {
-                return Some(code);
-            }
-            if n > threshold
-                && let Some(code) = self.translate_shared(block, ip, page)
+        if self.shares_code() {
+            // All nodes run shared code, so their executions count together, and translation pays earlier.
+            let threshold = self.native.translation_threshold >> SHARED_THRESHOLD_SHIFT;
+            let pays = n > 0 && block.decoded.count_execution() > threshold;
+            if (pays || n.is_power_of_two())
+                && let Some(page) = self.shared_page_of(block, ip)
             {
-                return Some(code);
+                if let Some(code) = self.shared_code(block, ip, page) {
+                    return Some(code);
+                }
+                if pays && let Some(code) = self.translate_shared(block, ip, page) {
+                    return Some(code);
+                }
             }
         }
         if n <= self.native.translation_threshold {

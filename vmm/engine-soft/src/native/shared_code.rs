@@ -13,14 +13,18 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::num::NonZeroU32;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nodescope_memory::MOST_WRITES_OF_SHARED_PAGE;
 
+use super::arena::SHARED_IN_LINE;
 use super::{BlockExit, CodeAddress, Host, TranslationCache};
 use crate::block::{AddressHasher, Block, HostCode};
+use crate::code::Code;
 use crate::cpu::{Cpu, Mode};
 use crate::features::Features;
+use crate::memory::is_canonical;
+use crate::op::{RIP, Trap};
 use crate::softmmu::TlbLayout;
 
 /// A page of shared code, by its number.
@@ -35,7 +39,6 @@ struct MadeFor {
     host: Host,
 }
 
-#[derive(Default)]
 struct Shared {
     made_for: Option<MadeFor>,
     translation_cache: TranslationCache,
@@ -43,12 +46,42 @@ struct Shared {
     pages: HashMap<(blake3::Hash, u64), SharedPage>,
 }
 
-/// The shared code of a cluster's nodes. A thread may run the code without the lock, but takes the lock to find, make or chain code.
-#[derive(Default)]
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            made_for: None,
+            translation_cache: TranslationCache::with_room(SHARED_IN_LINE),
+            pages: HashMap::default(),
+        }
+    }
+}
+
+/// Code by its page, offset within the page, and key.
+type Places = HashMap<(SharedPage, u16, u8), CodeAddress, BuildHasherDefault<AddressHasher>>;
+
+/// Number of maps of places, each with a lock.
+const SHARDS: usize = 64;
+
+/// The shared code of a cluster's nodes. A thread may run the code without a lock, but takes the lock of `shared` to make or chain code.
 pub struct SharedTranslationCache {
     shared: Mutex<Shared>,
+    /// Code that was made. Finding code does not wait for another thread that translates.
+    places: [Mutex<Places>; SHARDS],
+    /// The routine that enters the code.
+    enter: OnceLock<CodeAddress>,
     /// Exits of the code, for threads that leave the code without the lock.
     exits: boxcar::Vec<BlockExit>,
+}
+
+impl Default for SharedTranslationCache {
+    fn default() -> Self {
+        Self {
+            shared: Mutex::default(),
+            places: std::array::from_fn(|_| Mutex::default()),
+            enter: OnceLock::new(),
+            exits: boxcar::Vec::default(),
+        }
+    }
 }
 
 // SAFETY: the pointers inside refer to operations and code of the same value. Code is only added, and never changed. Chain slots change,
@@ -68,6 +101,18 @@ impl SharedTranslationCache {
     fn lock(&self) -> MutexGuard<'_, Shared> {
         // A panic ends the study: no code runs with the state that the panic left.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the places of the code of a page.
+    fn places(&self, page: SharedPage) -> MutexGuard<'_, Places> {
+        let shard = &self.places[page.0.get() as usize % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the code at an instruction pointer in a page, for a key.
+    pub(super) fn find(&self, page: SharedPage, ip: u64, key: u8) -> Option<CodeAddress> {
+        let place = (page, (ip & 0xfff) as u16, key);
+        self.places(page).get(&place).copied()
     }
 
     /// Returns an exit of shared code.
@@ -97,23 +142,59 @@ impl Cpu {
         !self.attached && self.mode == Mode::Bits64 && self.code().is_shared()
     }
 
+    /// Returns the shared code at the instruction pointer, if another node has made code there. The node then needs no basic block of its
+    /// own: most code of a node never runs before another node has translated the code.
+    pub fn shared_code_here(&mut self) -> Result<Option<CodeAddress>, Trap> {
+        let ip = self.gpr[RIP as usize];
+        let native = &self.native;
+        if !native.enabled || native.interpret_next || !self.shares_code() || !is_canonical(ip) {
+            return Ok(None);
+        }
+        let page = self.code_page(ip)?;
+        if page.host.is_null() {
+            return Ok(None);
+        }
+        let Some(shared_page) = self.shared_page(page.physical, ip) else {
+            return Ok(None);
+        };
+        let Some(code) = self.find_shared(ip, shared_page) else {
+            return Ok(None);
+        };
+        self.catch_up();
+        self.blocks.note_code(ip, page.physical);
+        let table = usize::from(self.cpl == 3);
+        let branched = self.native.missed_ip == Some(ip);
+        self.native.jump_cache.add(table, ip, code, branched);
+        if let Some(n) = self.native.unchained_exit.take() {
+            self.chain(n, self.host_code(ip, code, Some(shared_page)));
+        }
+        Ok(Some(code))
+    }
+
     /// Returns the page of shared code that a block lies in. Returns None where the code cannot be shared, for example because the page is
     /// often written to or the block lies in two pages.
-    pub(super) fn shared_page(&mut self, block: &Block, ip: u64) -> Option<SharedPage> {
+    pub(super) fn shared_page_of(&mut self, block: &Block, ip: u64) -> Option<SharedPage> {
         if block.second_page != 0 || !block.is_current() {
             return None;
         }
-        let physical = block.physical & !0xfff;
+        self.shared_page(block.physical & !0xfff, ip)
+    }
+
+    /// Returns the page of shared code at a physical address to which the page of `ip` is mapped. All bytes of the page then count as code.
+    fn shared_page(&mut self, physical: u64, ip: u64) -> Option<SharedPage> {
         let key = (physical, ip & !0xfff);
+        let known = self.code().shared_pages.known.get(&key).copied();
         let region = self.ram.region(physical)?;
         let offset = (physical - region.start) as usize;
         let generation = region.code.generation(offset);
         if generation > MOST_WRITES_OF_SHARED_PAGE {
             return None;
         }
-        let known = self.code().shared_pages.known.get(&key);
         if let Some((_, page)) = known.filter(|(seen, _)| *seen == generation) {
-            return Some(*page);
+            return Some(page);
+        }
+        if region.code.mark(offset, 1) {
+            self.data_tlb.revoke_writes();
         }
         let mut contents = [0_u8; 4096];
         self.copy_physical(physical, &mut contents)?;
@@ -134,11 +215,9 @@ impl Cpu {
             .pages
             .entry((hash, key.1))
             .or_insert(SharedPage(next));
-        let enter = shared.translation_cache.enter;
         drop(shared);
-        let pages = &mut self.code().shared_pages;
-        pages.enter = pages.enter.or(enter);
-        pages.known.insert(key, (generation, page));
+        let known = &mut self.code().shared_pages.known;
+        known.insert(key, (generation, page));
         Some(page)
     }
 
@@ -150,14 +229,20 @@ impl Cpu {
         ip: u64,
         page: SharedPage,
     ) -> Option<CodeAddress> {
-        let place = (page, (ip & 0xfff) as u16, self.code_key);
-        let pool = self.code().pool.clone();
-        let shared = pool.translation_cache.lock();
-        let code = *shared.translation_cache.by_page.get(&place)?;
-        let enter = shared.translation_cache.enter;
-        drop(shared);
-        self.code().shared_pages.enter = enter;
-        self.add_native(block, ip, code, Some(page));
+        let code = self.find_shared(ip, page)?;
+        block.add_native(self.host_code(ip, code, Some(page)));
+        Some(code)
+    }
+
+    /// Returns the code that another node has made at an instruction pointer in this page.
+    fn find_shared(&mut self, ip: u64, page: SharedPage) -> Option<CodeAddress> {
+        let key = self.code_key;
+        let Code {
+            pool, shared_pages, ..
+        } = self.code();
+        let cache = &pool.translation_cache;
+        let code = cache.find(page, ip, key)?;
+        shared_pages.enter = cache.enter.get().copied();
         Some(code)
     }
 
@@ -176,12 +261,8 @@ impl Cpu {
         if shared.translation_cache.full {
             return None;
         }
-        let place = (page, (ip & 0xfff) as u16, self.code_key);
-        if let Some(code) = shared.translation_cache.by_page.get(&place).copied() {
+        if let Some(code) = self.shared_code(block, ip, page) {
             // Another thread has made the code since this vCPU looked, perhaps as the first code of all.
-            self.code().shared_pages.enter = shared.translation_cache.enter;
-            drop(shared);
-            self.add_native(block, ip, code, Some(page));
             return Some(code);
         }
         shared.translation_cache.page = Some(page);
@@ -202,11 +283,14 @@ impl Cpu {
         let cache = &mut shared.translation_cache;
         cache.page = None;
         let code = code?;
-        cache.by_page.insert(place, code);
         for exit in &cache.exits[pool.translation_cache.exits.count()..] {
             pool.translation_cache.exits.push(*exit);
         }
-        self.code().shared_pages.enter = cache.enter;
+        let enter = cache.enter.expect("an arena with code has this routine");
+        pool.translation_cache.enter.get_or_init(|| enter);
+        let place = (page, (ip & 0xfff) as u16, self.code_key);
+        pool.translation_cache.places(page).insert(place, code);
+        self.code().shared_pages.enter = Some(enter);
         Some(code)
     }
 }

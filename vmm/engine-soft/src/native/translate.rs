@@ -328,26 +328,25 @@ impl Cpu {
         }
         let code = pushed.start();
         let page = self.code().translation_cache.page;
-        self.add_native(block, ip, code, page);
+        block.add_native(self.host_code(ip, code, page));
         self.code().translation_cache.blocks.push(translation);
         Some(code)
     }
 
-    /// Adds host code to a block.
-    pub(super) fn add_native(
+    /// Returns the record of host code for this vCPU's mode and privilege.
+    pub(super) fn host_code(
         &self,
-        block: &Block,
         ip: u64,
         code: CodeAddress,
         page: Option<super::SharedPage>,
-    ) {
-        block.add_native(HostCode {
+    ) -> HostCode {
+        HostCode {
             ip,
             code,
             page,
             key: self.code_key,
             attached: self.attached,
-        });
+        }
     }
 
     /// Emits all operations of a block, after one of its prologues. Returns None if no chain slot is free.
@@ -462,11 +461,10 @@ impl Cpu {
         if target == exits.ip {
             return Some(Known::Start);
         }
-        let key = self.code_key;
-        let cache = &self.code().translation_cache;
-        if let Some(page) = cache.page {
-            let place = (page, (target & 0xfff) as u16, key);
-            return cache.by_page.get(&place).copied().map(Known::Code);
+        if let Some(page) = self.code().translation_cache.page {
+            let key = self.code_key;
+            let shared = &self.code().pool.translation_cache;
+            return shared.find(page, target, key).map(Known::Code);
         }
         let entry = self.blocks.find(target, self.code_key)?;
         // SAFETY: the entry was just found: its block is alive.
