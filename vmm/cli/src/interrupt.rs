@@ -200,6 +200,13 @@ pub fn outlive_signals() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Makes this process outlive SIGUSR1, by which MPICH's launcher tells that another process has died. The control line tells it, too.
+pub fn outlive_notices() -> Result<(), Failure> {
+    signal_hook::flag::register(libc::SIGUSR1, Arc::default())
+        .map(drop)
+        .map_err(|error| Failure::of(Exit::Host, &error))
+}
+
 /// Returns the signals to handle.
 fn handled() -> impl Iterator<Item = libc::c_int> {
     let may_be_ignored = |signal| signal != libc::SIGTERM;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{self, MpiChoice};
 use crate::exit::{Exit, Failure};
+use crate::interrupt::outlive_notices;
 
 /// What the first process tells all others before the run.
 #[derive(Serialize, Deserialize)]
@@ -52,6 +53,8 @@ impl Launched {
             _ => silent(failure.exit),
         });
         let world = Some(begun?);
+        // The library may have installed a handler, which then runs as well.
+        outlive_notices()?;
         Ok(Some(Self { world }))
     }
 

@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nodescope_memory::MOST_WRITES_OF_SHARED_PAGE;
@@ -71,6 +72,8 @@ pub struct SharedTranslationCache {
     enter: OnceLock<CodeAddress>,
     /// Exits of the code, for threads that leave the code without the lock.
     exits: boxcar::Vec<BlockExit>,
+    /// True once the memory for the code is used up.
+    full: AtomicBool,
 }
 
 impl Default for SharedTranslationCache {
@@ -80,6 +83,7 @@ impl Default for SharedTranslationCache {
             places: std::array::from_fn(|_| Mutex::default()),
             enter: OnceLock::new(),
             exits: boxcar::Vec::default(),
+            full: AtomicBool::new(false),
         }
     }
 }
@@ -255,12 +259,12 @@ impl Cpu {
         ip: u64,
         page: SharedPage,
     ) -> Option<CodeAddress> {
-        let instructions = self.instructions_of(block, ip)?;
         let pool = self.code().pool.clone();
-        let mut shared = pool.translation_cache.lock();
-        if shared.translation_cache.full {
+        if pool.translation_cache.full.load(Ordering::Relaxed) {
             return None;
         }
+        let instructions = self.instructions_of(block, ip)?;
+        let mut shared = pool.translation_cache.lock();
         if let Some(code) = self.shared_code(block, ip, page) {
             // Another thread has made the code since this vCPU looked, perhaps as the first code of all.
             return Some(code);
@@ -282,6 +286,7 @@ impl Cpu {
         );
         let cache = &mut shared.translation_cache;
         cache.page = None;
+        (pool.translation_cache.full).store(cache.full, Ordering::Relaxed);
         let code = code?;
         for exit in &cache.exits[pool.translation_cache.exits.count()..] {
             pool.translation_cache.exits.push(*exit);
