@@ -200,8 +200,9 @@ pub fn outlive_signals() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes this process outlive SIGUSR1, by which MPICH's launcher tells that another process has died. The control line tells it, too.
-pub fn outlive_notices() -> Result<(), Failure> {
+/// Makes this process outlive SIGUSR1, by which MPICH's launcher reports the death of another process. The control line reports that
+/// death, too.
+pub fn outlive_death_notices() -> Result<(), Failure> {
     signal_hook::flag::register(libc::SIGUSR1, Arc::default())
         .map(drop)
         .map_err(|error| Failure::of(Exit::Host, &error))

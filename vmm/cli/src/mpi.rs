@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{self, MpiChoice};
 use crate::exit::{Exit, Failure};
-use crate::interrupt::outlive_notices;
+use crate::interrupt::outlive_death_notices;
 
 /// What the first process tells all others before the run.
 #[derive(Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl Launched {
         });
         let world = Some(begun?);
         // The library may have installed a handler, which then runs as well.
-        outlive_notices()?;
+        outlive_death_notices()?;
         Ok(Some(Self { world }))
     }
 

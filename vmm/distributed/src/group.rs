@@ -274,7 +274,7 @@ impl Connections {
         match by_control.count() {
             0 => {}
             count if count == awaited.len() => {
-                // Polls of the wait would come too late: libzmq has waited for a while.
+                // This read has waited for a message. Polls by `wait` after it would delay the look for lost processes by minutes.
                 return match self.control.read(PROBE_INTERVAL)? {
                     true => Ok(()),
                     false => self.control.probe(awaited),

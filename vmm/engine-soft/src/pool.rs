@@ -54,7 +54,8 @@ impl Decoded {
 
     /// Counts an execution by the interpreter of any node; returns the count.
     pub fn count_execution(&self) -> u32 {
-        self.executions.fetch_add(1, Ordering::Relaxed) + 1
+        let before = self.executions.fetch_add(1, Ordering::Relaxed);
+        before.saturating_add(1)
     }
 }
 

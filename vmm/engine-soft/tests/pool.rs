@@ -109,14 +109,16 @@ fn a_second_node_runs_what_the_first_has_translated() {
     }
 }
 
+/// Writes a program of one block that sets RAX to 1.
+fn one(a: &mut CodeAssembler) {
+    a.mov(eax, 1).unwrap();
+    a.hlt().unwrap();
+}
+
 #[test]
 fn executions_of_all_nodes_count_together() {
-    let program = |a: &mut CodeAssembler| {
-        a.mov(eax, 1).unwrap();
-        a.hlt().unwrap();
-    };
     let pool = Arc::default();
-    let mut machines = [0; 5].map(|_| sharing(&pool, Translate::After(48), program));
+    let mut machines = [0; 5].map(|_| sharing(&pool, Translate::After(48), one));
     // A sixteenth of 48: the fourth execution is the first one that pays.
     for (machine, translated) in machines.iter_mut().zip([0, 0, 0, 1, 1]) {
         run(machine);
@@ -128,12 +130,8 @@ fn executions_of_all_nodes_count_together() {
 
 #[test]
 fn code_that_one_node_changes_stays_as_it_was_in_another() {
-    let program = |a: &mut CodeAssembler| {
-        a.mov(eax, 1).unwrap();
-        a.hlt().unwrap();
-    };
     let pool = Arc::default();
-    let mut machines = [0, 1].map(|_| sharing(&pool, Translate::After(0), program));
+    let mut machines = [0, 1].map(|_| sharing(&pool, Translate::After(0), one));
     for machine in &mut machines {
         run(machine);
         machine.state.general.rip = CODE;

@@ -78,6 +78,7 @@ impl Arena {
     /// pages when they are written.
     pub fn new(room: usize) -> Result<Self, ExecutableError> {
         let in_line = room.next_multiple_of(HUGE);
+        // For 20 MiB of in-line code, 28 MiB of out-of-line code and 2^19 chain slots.
         let code = (in_line * 12 / 5).next_multiple_of(HUGE);
         let most_chain_slots = in_line / 40;
         Ok(Self {
